@@ -31,7 +31,7 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.session import Session
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from simulator.fixed import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, softmax_entry
 from simulator.lut import piecewise
@@ -140,14 +140,14 @@ INT8 = np.arange(-128, 128, dtype=np.int8)
 @cache
 def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     """Return how the quantizer writes a float operator for a platform, and its result for every int8 at scale 2^q."""
-    it, row = OPERATORS[name], platform(where)
+    it, target = OPERATORS[name], by_name(where)
     node = helper.make_node(it.op_type, ["x"], ["y"], name="it")
     ends = [helper.make_tensor_value_info(end, 1, ["N", 4]) for end in "xy"]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
     scales = {"x": Affine(2.0**q), "y": Affine(it.scale(q))}
-    plan = Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales)
-    lowered = lower(Partition.of(model, {}, row), plan, row).graph
+    plan = Plan(platform=target.name, executor=target.executor, mode="q-value", tensors=scales)
+    lowered = lower(Partition.of(model, {}, target), plan, target).graph
     steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
     feed = {"x": INT8.reshape(64, 4)}
     got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y_q")

@@ -40,7 +40,7 @@ class Rounded:
         model, users = fake_quantized(planned.graph, planned.plan.with_tensors(activations), activations)
         self._groups: dict[str, int] = {}
         self.exponents: list[int] = []
-        for group in tie_classes(planned.parts, planned.prepared.row):
+        for group in tie_classes(planned.parts, planned.prepared.target):
             held = [activations[name] for name in group.tensors if name in activations]
             if held:
                 self._groups.update(dict.fromkeys(group.tensors, len(self.exponents)))

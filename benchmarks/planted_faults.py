@@ -63,7 +63,7 @@ class Net:
 
     def lower(self, planned: Any) -> ir.Graph:
         """Return the integer graph of a plan."""
-        graph = lower(planned.parts.on(planned.graph), planned.plan, self.prepared.row).graph
+        graph = lower(planned.parts.on(planned.graph), planned.plan, self.prepared.target).graph
         note_inputs(graph, {self.input: self.calib})
         return graph
 
@@ -157,7 +157,7 @@ def _layers(graph: ir.Graph, *kinds: str) -> list[ir.Node]:
 
 def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -> Spoiled:
     """Multiply the scale of tensors that share one by `factor`; drawn among those that a layer writes, or a concat."""
-    classes = tie_classes(net.planned.parts, net.prepared.row)
+    classes = tie_classes(net.planned.parts, net.prepared.target)
     makers = {str(v.name): node.op_type for node in net.planned.graph.graph for v in node.outputs}
     kinds = [{makers.get(name, "Input") for name in tie.tensors} for tie in classes]
     fit = []

@@ -25,7 +25,7 @@ from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
 from lingeronnx.graph import ir
 from lingeronnx.run.part import chip_part
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer import judge
 from tests import packable
 from tests.packer import judge as second_judge
@@ -109,7 +109,7 @@ def _answer(model: Model, chip: str, settings: dict[str, Any]) -> Answers:
         first = next((f"{n.op_type} {n.node} stays float: {n.why}" for n in report.float_nodes), "no integer part")
         return Answers(model.name, chip, promised, NONE, NONE, first)
     proto = ir.to_proto(chip_part(made.graph, made.platform))
-    ours = judge.judge(proto, platform(chip), report.packer_args)
+    ours = judge.judge(proto, by_name(chip), report.packer_args)
     theirs = second_judge(proto, chip, packable.printed(report))
     ours_say = NO if not ours.chip_ready else PAST if ours.warned else YES
     theirs_say = YES if theirs.right else PAST if theirs.packs and theirs.past == theirs.problems else NO

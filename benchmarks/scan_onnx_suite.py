@@ -32,7 +32,7 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
-from lingeronnx.targets import PLATFORMS, Platform
+from lingeronnx.targets import PLATFORMS, Target
 
 _REAL = ("BFLOAT16", "DOUBLE", "FLOAT", "FLOAT16")
 
@@ -49,12 +49,12 @@ class Outcome:
     seconds: float
 
 
-def scan(model: Model, row: Platform) -> Outcome:
+def scan(model: Model, target: Target) -> Outcome:
     """Quantize a model for a platform."""
     start = time.perf_counter()
     try:
         loaded = ir.from_proto(onnx.ModelProto.FromString(model.proto.SerializeToString()))
-        result = quantize(loaded, [model.feed] if model.feed else None, platform=row, effort="fast")
+        result = quantize(loaded, [model.feed] if model.feed else None, platform=target, effort="fast")
     except LingerOnnxError as error:
         text = str(error)
         raw = not text or any(mark in text for mark in ("\n", "Traceback", "/onnxruntime_src/", "[ONNXRuntimeError]"))
@@ -67,8 +67,8 @@ def scan(model: Model, row: Platform) -> Outcome:
     return Outcome("quantized" if result.report.layers else "float", said, time.perf_counter() - start)
 
 
-def owed(model: Model, row: Platform) -> bool:
-    """Whether all nodes are operators that `row` computes in integers, within its limits, and one does not only move.
+def owed(model: Model, target: Target) -> bool:
+    """Whether all nodes are operators that `target` computes in integers, in its limits, and one does not only move.
 
     Such a model has to be quantized. docs/operators.md lists the operators. A model that ends in what the host does as
     well (a softmax, a sigmoid) may stay in float.
@@ -76,8 +76,8 @@ def owed(model: Model, row: Platform) -> bool:
     graph = ir.from_proto(onnx.ModelProto.FromString(model.proto.SerializeToString()))
     computes = False
     for node in graph.graph:
-        op, _ = float_op(node, row)
-        if op is None or not op.available(row) or op.violations(node, row):
+        op, _ = float_op(node, target)
+        if op is None or not op.available(target) or op.violations(node, target):
             return False
         if any(ir.source(node, i).dtype is None or ir.source(node, i).dtype.name not in _REAL for i in op.data(node)):
             return False
@@ -88,13 +88,13 @@ def owed(model: Model, row: Platform) -> bool:
 def main() -> int:
     """Scan and print; 1 where a model failed or took too long."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--platform", action="append", choices=[row.name for row in PLATFORMS])
+    parser.add_argument("--platform", action="append", choices=[target.name for target in PLATFORMS])
     parser.add_argument("--match", default="", help="only models whose name holds this")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th model")
     parser.add_argument("--seconds", type=float, default=20.0, help="the longest a model may take")
     parser.add_argument("--lines", action="store_true", help="a line for each model")
     given = parser.parse_args()
-    rows = [row for row in PLATFORMS if not given.platform or row.name in given.platform]
+    rows = [target for target in PLATFORMS if not given.platform or target.name in given.platform]
     models = [m for m in (*node_models(), *stored_models()) if given.match in m.name][:: given.every]
     counts: dict[str, Counter[str]] = {row.name: Counter() for row in rows}
     bad = 0

@@ -49,12 +49,11 @@ from .qdq.write import PLATFORM
 from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
-from .run.int_runner import row_of
+from .run.int_runner import target_of
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
 from .search import Goal, search
-from .targets import Platform
-from .targets import platform as platform_row
+from .targets import Target, by_name
 from .tuning import finetune
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def quantize(
     model: str | os.PathLike[str] | ir.Graph,
     calib: object = None,
     *,
-    platform: str | Platform | None = None,
+    platform: str | Target | None = None,
     mode: str | None = None,
     skip: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
@@ -126,7 +125,7 @@ def quantize(
         Calibration data: a path, a dict of arrays, an iterable of feeds or a function; see `run.data.Data`. None runs
         on random inputs, for a look: the report, the plan and the graph say so, and what is made of these later.
     platform
-        A platform's name, or a `Platform` of your own; default venus.
+        A platform's name, or a `Target` of your own; default venus.
     mode
         "q-value": scales are powers of two. "max-value": scales may be any number.
     skip
@@ -229,7 +228,7 @@ def _goal(
 def check(
     model: str | os.PathLike[str] | ir.Graph,
     *,
-    platform: str | Platform | None = None,
+    platform: str | Target | None = None,
     calib: object = None,
     packer_args: str | Sequence[str] | None = None,
 ) -> Check:
@@ -259,16 +258,16 @@ def check(
         file, packable = read_packable(model)
         proto = file if packable else None
     elif is_integer_graph(model):
-        row = row_of(model) if platform is None else platform_row(platform)
+        row = target_of(model) if platform is None else by_name(platform)
         proto = ir.to_proto(row.named(model))
     if proto is not None:
-        return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
+        return check_packed(proto, None if platform is None else by_name(platform), packer_args)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
         model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
     assert isinstance(model, ir.Graph)
-    row = platform_row(platform or QuantConfig().platform)
+    row = by_name(platform or QuantConfig().platform)
     graph, notes = normalised(model, row, calib)
     return check_float(graph, row, notes)
 
@@ -276,7 +275,7 @@ def check(
 def structure(
     model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
     *,
-    platform: str | Platform | None = None,
+    platform: str | Target | None = None,
     calib: object = None,
     violations: Sequence[Violation] = (),
 ) -> Structure:
@@ -327,7 +326,7 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
 # ---- convert -----------------------------------------------------------------------------------------------------
 
 
-def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | Platform | None = None) -> Converted:
+def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | Target | None = None) -> Converted:
     """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
 
     A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, by the scales

@@ -25,7 +25,7 @@ from .qdq.difference import lines
 from .qdq.qoperator import to_qoperator
 from .qdq.write import write
 from .run.generations import generation
-from .run.int_runner import row_of
+from .run.int_runner import target_of
 from .run.made import made_of, note_made
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
@@ -47,7 +47,7 @@ class Converted:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
-        ir.save(row_of(self.graph).named(self.graph) if self.packed else self.graph, path)
+        ir.save(target_of(self.graph).named(self.graph) if self.packed else self.graph, path)
 
 
 def check_target(to: str) -> None:
@@ -70,7 +70,7 @@ def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None =
         return _warned(_to_standard(model, to, samples))
     if generation(model) == TARGETS[to]:
         return _warned(Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",)))
-    graph, notes = row_of(model).translated(model, to)
+    graph, notes = target_of(model).translated(model, to)
     note_made(graph, made_of(model))
     return _warned(Converted(graph, tuple(notes)))
 

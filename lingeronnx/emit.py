@@ -22,7 +22,7 @@ from .graph.batch_axes import KEY
 from .plan import Affine, Plan, Source, View, accumulator, as_it_is
 from .plan.synthetic import KEY as CALIBRATION
 from .plan.synthetic import VALUE
-from .targets import Platform
+from .targets import Target
 
 __all__ = ["Lowered", "Lowering", "Rule", "integer_type"]
 
@@ -74,8 +74,8 @@ class Lowering:
     rules : the one for each float node, by the node's name; nodes without one stay.
     """
 
-    def __init__(self, model: ir.Graph, plan: Plan, row: Platform, rules: Mapping[str, Rule]) -> None:
-        self.model, self.plan, self.row = model, plan, row
+    def __init__(self, model: ir.Graph, plan: Plan, target: Target, rules: Mapping[str, Rule]) -> None:
+        self.model, self.plan, self.target = model, plan, target
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
         #: By the name that was asked for: where that was taken, the constant has another.
@@ -349,7 +349,7 @@ class Lowering:
                 f"{form.name} {name} is written with attributes that it does not have: {sorted(unknown)}"
             )
         if domain:
-            extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(form.name, {})}
+            extra = {**self.target.node_attributes.get("", {}), **self.target.node_attributes.get(form.name, {})}
         node = ir.make_node(
             form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output, domain=domain
         )
@@ -364,7 +364,7 @@ class Lowering:
         if like.shape is None:
             return None
         dims = list(like.shape)
-        if self.row.single_sample and dims and not isinstance(dims[0], int):
+        if self.target.single_sample and dims and not isinstance(dims[0], int):
             dims[0] = 1
         return ir.Shape(dims)
 
@@ -407,7 +407,7 @@ class Lowering:
         self._floats.update({str(v.name): v for v in results if v.name})
 
     def _finish(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Graph:
-        least = self.row.opset
+        least = self.target.opset
         version = max(least, self.model.opset_imports.get("", least)) if self._copied else least
         opsets = {"": version, "thinker": 1}
         functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
@@ -423,7 +423,7 @@ class Lowering:
             name=self.model.graph.name or "lingeronnx",
             initializers=[v for v in self._initializers.values() if id(v) in used],
         )
-        props = {"lingeronnx.platform": self.row.name}
+        props = {"lingeronnx.platform": self.target.name}
         if KEY in self.model.metadata_props:
             props[KEY] = self.model.metadata_props[KEY]
         if self.plan.synthetic:
@@ -434,7 +434,7 @@ class Lowering:
             )
         return ir.Graph(
             graph,
-            ir_version=8 if functions else self.row.ir_version,
+            ir_version=8 if functions else self.target.ir_version,
             producer_name="lingeronnx",
             functions=functions,
             metadata_props=props,

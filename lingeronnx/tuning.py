@@ -118,7 +118,7 @@ def finetune(
     methods = Methods.all() if prepared.conf.effort == "best" else Methods()
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
     start = ready.graph if recipe.rounding == "soft" else refined(ready, methods)
-    bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())
+    bridge = Bridge(start, ready.plan, prepared.target, prepared.data.first())
     limits = _limits(
         ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}
     )
@@ -126,7 +126,7 @@ def finetune(
 
     def measure() -> float:
         exact = bridge.parts.on(with_weights(start, bridge.weights()))
-        session = lowered_session(lower(exact, bridge.plan, prepared.row).graph, prepared.row)
+        session = lowered_session(lower(exact, bridge.plan, prepared.target).graph, prepared.target)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 

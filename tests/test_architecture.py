@@ -251,7 +251,7 @@ def test_no_chip_by_name(path):
     """A chip's name stands in its vendor's folder alone: everybody else asks the row, or takes the registry's first."""
     if path.relative_to(ROOT).as_posix().startswith(tuple(CHIPS_BY_NAME)):
         return
-    names = re.compile(rf"\b({'|'.join(row.name for row in PLATFORMS if row.packs)}|mars|jupiter)\b")
+    names = re.compile(rf"\b({'|'.join(target.name for target in PLATFORMS if target.packs)}|mars|jupiter)\b")
     texts = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}  # docstrings
     for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
@@ -265,7 +265,7 @@ def test_no_platform_by_name(path):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             literals = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
-            assert not literals & {row.name for row in PLATFORMS}, f"line {node.lineno}: {ast.unparse(node)}"
+            assert not literals & {target.name for target in PLATFORMS}, f"line {node.lineno}: {ast.unparse(node)}"
 
 
 #: Where integer operators are called by name, and why. Everybody else asks the format, and so does the rule (`ops`).

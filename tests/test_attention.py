@@ -306,7 +306,7 @@ def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
     assert result.report.chip_ready
     assert not [said for said in packable.judged(result, "venusA").problems if said.startswith("LinearInt")]
     rows = [f"{node.outputs[0].name}:psram" for node in result.graph.graph if node.op_type == "LinearInt"]
-    left = judge(result.graph, platforms.platform("venusA"), f"-p venusa -m {','.join(rows)}")
+    left = judge(result.graph, platforms.by_name("venusA"), f"-p venusa -m {','.join(rows)}")
     assert any("lies behind" in finding.value for finding in left.findings)
 
 

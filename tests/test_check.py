@@ -217,9 +217,9 @@ def test_sizes_are_found_without_value_info(integer):
 
 
 def test_every_rule_can_be_read():
-    for row in [row for row in PLATFORMS if row.packs]:
+    for target in [target for target in PLATFORMS if target.packs]:
         for rule in rules.RULES:
-            text, remedy = rule_text(rule, row)
+            text, remedy = rule_text(rule, target)
             assert text
             assert remedy
             assert not {"{", "|"} & set(text + remedy)
@@ -286,12 +286,12 @@ def one(op_type, platform, **attributes):
     ],
 )
 def test_faults_that_scales_bring_about(model, platform, values):
-    texts = [rule_text(r, row)[0] for r in (rules.curve_scale, rules.division_scale) for row in PLATFORMS]
+    texts = [rule_text(r, target)[0] for r in (rules.curve_scale, rules.division_scale) for target in PLATFORMS]
     assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values
 
 
 def test_the_faults_known_here_are_some_rows():
-    known = {fault for row in PLATFORMS for fault in row.faults}
+    known = {fault for target in PLATFORMS for fault in target.faults}
     assert set(Fault) == known
     limits = {
         Fault.AVGPOOL_AREA,
@@ -347,11 +347,11 @@ def test_a_float_model_is_priced_before_calibration():
     assert "packed with -p arcs -d False, before calibration: it packs and is right" in ahead.lines()
 
 
-@pytest.mark.parametrize("row", [row for row in PLATFORMS if row.packs], ids=lambda row: row.name)
-def test_what_is_foretold_of_the_digits_comes_true(row):
+@pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)
+def test_what_is_foretold_of_the_digits_comes_true(target):
     """ReLU6, which saturation makes, packs; of the average, which has a scale of its own, no fault is told."""
     path = Path(__file__).resolve().parents[1] / "models" / "digits_cnn.onnx"
-    ahead, made = lo.check(path, platform=row), lo.quantize(path, platform=row, effort="fast").report
+    ahead, made = lo.check(path, platform=target), lo.quantize(path, platform=target, effort="fast").report
     assert (ahead.packs, ahead.runs_right) == (True, True)
     assert (ahead.choice.line, ahead.cost) == (made.packer_args, made.cost)
     assert "clip" in {met.fault for met in ahead.faults}
@@ -361,8 +361,8 @@ def test_what_is_foretold_of_the_digits_comes_true(row):
 def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
     net = nets.Net(8, 20, 20, seed=3)
     flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))
-    row = dataclasses.replace(ARCS, shared_memory=31000)
-    found = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=row)
+    target = dataclasses.replace(ARCS, shared_memory=31000)
+    found = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=target)
     (finding,) = found.findings
     assert not found.sound
     assert finding.rule == "at most 31000 bytes are needed"
@@ -414,5 +414,5 @@ def test_half_a_node_is_judged(form):
         graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name="y")])
         opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
         model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=7))
-        for row in PLATFORMS:
-            assert check_integer(model, row).kind == "integer"
+        for target in PLATFORMS:
+            assert check_integer(model, target).kind == "integer"

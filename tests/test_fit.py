@@ -301,15 +301,15 @@ def test_a_platform_without_limits_needs_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA), ids=lambda row: row.name)
-def test_a_large_kernel_becomes_chip_ready(row):
+@pytest.mark.parametrize("target", (VENUS, ARCS, VENUSA), ids=lambda target: target.name)
+def test_a_large_kernel_becomes_chip_ready(target):
     """Quantized, the sum of parts is close to the float layer."""
     net = nets.Net(3, 24, 24, seed=5)
     r = net.node("Relu", net.conv("x", (8, 3, 7, 7), pads=[3] * 4, strides=[2, 2]))
     model = net.graph(net.linear(net.node("Flatten", net.conv(r, (4, 8, 3, 3), strides=[2, 2])), (100, 5), out="y"))
     x = np.random.default_rng(0).standard_normal((64, 3, 24, 24)).astype(np.float32)
-    report = lo.quantize(model, x, platform=row.name).report
+    report = lo.quantize(model, x, platform=target.name).report
     assert report.chip_ready
     assert report.integer_macs == 1.0
     assert report.outputs["y"]["sqnr"] > 30
-    assert lo.quantize(model, x, platform=row.name, fit=False, effort="fast").report.integer_macs < 1
+    assert lo.quantize(model, x, platform=target.name, fit=False, effort="fast").report.integer_macs < 1

@@ -16,7 +16,7 @@ from tests.examples import examples
 from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
 
-CHIPS = [row for row in PLATFORMS if row.packs]
+CHIPS = [target for target in PLATFORMS if target.packs]
 
 
 def between(step, size="4,6", **held):
@@ -53,12 +53,12 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("name", STEPS)
-def test_a_constant_between_layers(name, row):
+def test_a_constant_between_layers(name, target):
     step, k = STEPS[name]
     left = ["Linear", "Sigmoid", "Reshape", "BatchNormalization", "Reshape", "Sqrt", "Tanh", "Linear"]
-    (done,) = same(between(step, k=k), row, left)
+    (done,) = same(between(step, k=k), target, left)
     assert done.cost == "exact"
 
 
@@ -164,14 +164,14 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("name", BOUNDS)
-def test_a_clip_between_layers(name, row):
+def test_a_clip_between_layers(name, target):
     """It is a ReLU, or a ReLU6, of the distance to a bound."""
     step, low, high, middle = BOUNDS[name]
     held = {"k": np.float32(high if low is None else low)} | ({"m": np.float32(high)} if middle == "Clip" else {})
     left = ["Linear", "Sigmoid", *_AFFINE, middle, *_AFFINE, "Sqrt", "Tanh", "Linear"]
-    done = same(between(step, **held), row, left)
+    done = same(between(step, **held), target, left)
     assert "distance to a bound" in done[0].what
 
 

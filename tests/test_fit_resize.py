@@ -17,7 +17,7 @@ from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.examples import examples
 
-CHIPS = [row for row in PLATFORMS if row.packs]
+CHIPS = [target for target in PLATFORMS if target.packs]
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 
 
@@ -67,24 +67,24 @@ def test_nearest_keeps_every_element(factors, size):
     assert fit(model, VENUS) == []
 
 
-@pytest.mark.parametrize("row", [*CHIPS, GENERIC], ids=lambda row: row.name)
+@pytest.mark.parametrize("target", [*CHIPS, GENERIC], ids=lambda target: target.name)
 @pytest.mark.parametrize("factors", [(2, 2), (1, 2), (2, 1)])
 @pytest.mark.parametrize("mode", COORDINATES)
-def test_linear_by_two_is_a_filter(row, factors, mode):
+def test_linear_by_two_is_a_filter(target, factors, mode):
     """Also where the platform has a Resize: it takes the nearest element only."""
     model = resized(factors, mode="linear", coordinate_transformation_mode=mode)
     before = ir.clone(model)
-    assert [f.node for f in fit(model, row)] == ["resize"]
+    assert [f.node for f in fit(model, target)] == ["resize"]
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_chips_take_it(row, mode):
+def test_chips_take_it(target, mode):
     """The smallest graph that stood in the way of detectors is chip-ready, with nothing in float."""
     x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
-    report = quantize(resized((2, 2), mode=mode), {"x": x}, platform=row.name).report
+    report = quantize(resized((2, 2), mode=mode), {"x": x}, platform=target.name).report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
@@ -113,8 +113,10 @@ def test_generic_keeps_its_own():
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("row", [row for row in CHIPS if not row.runs("Resize")], ids=lambda row: row.name)
-def test_copies_have_the_scale_of_what_is_copied(row, seed):
+@pytest.mark.parametrize(
+    "target", [target for target in CHIPS if not target.runs("Resize")], ids=lambda target: target.name
+)
+def test_copies_have_the_scale_of_what_is_copied(target, seed):
     """Exact, as the report says: no iqCat of copies shifts, also where what is read behind them wants another scale."""
     net = nets.Net(4, 8, 8, seed=seed)
     a = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))
@@ -124,7 +126,7 @@ def test_copies_have_the_scale_of_what_is_copied(row, seed):
     nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     total = net.node("Add", a, net.node("Resize", b, "", twice, **nearest))
     model = net.graph(net.conv(total, (4, 8, 1, 1), out="y"))
-    result = quantize(model, nets.samples(model, 4), platform=row.name, effort="fast")
+    result = quantize(model, nets.samples(model, 4), platform=target.name, effort="fast")
     joins = [node for node in result.graph.graph if node.op_type == "iqCat"]
     assert joins
     for node in joins:

@@ -116,10 +116,10 @@ def test_the_stem_of_large_pictures(platform):
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_where_a_sum_fits_it_stays_one(row):
+@pytest.mark.parametrize("target", ROWS, ids=lambda target: target.name)
+def test_where_a_sum_fits_it_stays_one(target):
     """A large kernel with a stride of 2 on a small map is a sum of smaller ones, as before."""
-    _, _, done = fitted(strided((7, 7), (2, 2), (3,) * 4, (16, 16)), row)
+    _, _, done = fitted(strided((7, 7), (2, 2), (3,) * 4, (16, 16)), target)
     assert [entry.what for entry in done] == ["kernel 7x7 split into 4 that are added (4x4, 4x3, 3x4, 3x3)"]
 
 

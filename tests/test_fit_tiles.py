@@ -87,9 +87,9 @@ def test_groups_that_the_packer_would_pad_ahead():
     assert fit(model, ARCS) == []
 
 
-@pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA), ids=lambda row: row.name)
-def test_groups_of_one_output_each(row):
-    mends(conv((4, 9, 9), (2, 2, 1, 1), group=2), row, ["Slice", "Conv", "Slice", "Conv", "Concat"])
+@pytest.mark.parametrize("target", (VENUS, ARCS, VENUSA), ids=lambda target: target.name)
+def test_groups_of_one_output_each(target):
+    mends(conv((4, 9, 9), (2, 2, 1, 1), group=2), target, ["Slice", "Conv", "Slice", "Conv", "Concat"])
 
 
 def test_a_map_below_the_kernel_is_padded_before():

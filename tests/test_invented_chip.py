@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.targets import Platform, platform, rows
+from lingeronnx.targets import Target, by_name, rows
 from lingeronnx.targets.arithmetic import (
     Arithmetic,
     Average,
@@ -49,7 +49,7 @@ PACKING = replace(
 
 def chip(requantize=DOWN, gates="iofg"):
     """Return a row."""
-    return Platform(
+    return Target(
         name="nimbus",
         executor="0.1",
         title="a chip that nobody built",
@@ -156,12 +156,12 @@ def test_what_it_has_not_is_refused():
 def test_it_is_a_value_everywhere():
     """By a config, by check, and by name only where it is one of the table."""
     row = chip()
-    assert platform(row) is row
+    assert by_name(row) is row
     with pytest.raises(lo.ConfigError, match="unknown platform 'nimbus'"):
-        platform("nimbus")
+        by_name("nimbus")
     from lingeronnx.plan.config import QuantConfig
 
-    with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Platform"):
+    with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Target"):
         QuantConfig.of({"platform": 3})
     with pytest.raises(lo.ConfigError, match="platform = 'nimbus' is for integer graphs"):
         lo.Session(plain(), platform=row)

@@ -125,14 +125,14 @@ def test_long_kernels_of_lines(kernel, group, stride, platform):
     assert decibels(*outputs(model, result, feed)) > 24
 
 
-@pytest.mark.parametrize("row", (VENUS, VENUSA), ids=lambda row: row.name)
-def test_the_sum_is_the_long_kernel(row):
+@pytest.mark.parametrize("target", (VENUS, VENUSA), ids=lambda target: target.name)
+def test_the_sum_is_the_long_kernel(target):
     """The same real function; one more rounding is told."""
     model = long_kernel(9)
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)
-    (entry,) = fit(model, row)
+    (entry,) = fit(model, target)
     assert entry.what == "kernel 9 split into 2 that are added (5, 4)"
     assert entry.cost == "1 more rounding of half a step at most"
     (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))

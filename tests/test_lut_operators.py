@@ -18,12 +18,12 @@ from tests.naive.fixed import multiplier_of, rsh, sat
 from tests.simulator.helpers import SEEDS, few, integers
 from tests.test_reference import single
 
-ROWS = {row.name: row for row in PLATFORMS}
+ROWS = {target.name: target for target in PLATFORMS}
 
 
 def on(*operators):
     """Return (operator, platform) for all rows that have it."""
-    return [(name, row.name) for name in operators for row in PLATFORMS if row.runs(name)]
+    return [(name, target.name) for name in operators for target in PLATFORMS if target.runs(name)]
 
 
 def scale_of(platform, q, free):

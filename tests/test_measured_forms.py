@@ -14,7 +14,7 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.targets import platform as platform_row
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.judge import judge
 from tests import measured, nets
 from tests.packable import CHIPS, judged, printed
@@ -43,7 +43,7 @@ def shape(value):
 def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
-    ours = judge(ir.to_proto(part), platform_row(platform), printed(result.report))
+    ours = judge(ir.to_proto(part), by_name(platform), printed(result.report))
     assert ours.chip_ready, [str(finding) for finding in ours.findings]
     assert judged(result, platform).problems == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.targets import platform as platform_row
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.judge import judge
 from tests import measured, nets, packable
 from tests.packable import CHIPS, judged, printed
@@ -39,7 +39,7 @@ def outside(report):
 def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
-    ours = judge(ir.to_proto(part), platform_row(platform), printed(result.report))
+    ours = judge(ir.to_proto(part), by_name(platform), printed(result.report))
     assert ours.chip_ready, [str(finding) for finding in ours.findings]
     assert judged(result, platform).problems == []
 

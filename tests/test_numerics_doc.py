@@ -37,7 +37,7 @@ def examples():
     return names
 
 
-@pytest.mark.parametrize("platform", [row.name for row in PLATFORMS])
+@pytest.mark.parametrize("platform", [target.name for target in PLATFORMS])
 def test_worked_pixel(platform):
     """The numbers of the 3x3 example, on every platform, both ways."""
     found = examples()

@@ -92,18 +92,18 @@ def samples(name):
     return {"x": np.random.default_rng(5).standard_normal((24, *size)).astype(np.float32)}
 
 
-@pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
+@pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
 @pytest.mark.parametrize("name", TABLE)
-def test_pattern(name, row):
-    found = quantize(model(name), samples(name), platform=row, effort="fast")
+def test_pattern(name, target):
+    found = quantize(model(name), samples(name), platform=target, effort="fast")
     report = found.report
     assert [*report.float_nodes, *report.host_part] == []
     assert report.integer_macs == 1
     assert report.outputs["y"]["sqnr"] > 25
-    if row.packs:
+    if target.packs:
         assert report.chip_ready
         if not name.startswith("layer norm"):  # which writes past its plan, over what nobody needs: a warning
-            assert judged(found, row.name).problems == []
+            assert judged(found, target.name).problems == []
 
 
 MENDED = "--fit, the default of quantize, mends it"

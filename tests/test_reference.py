@@ -25,7 +25,7 @@ from tests.examples import first
 from tests.naive import fixed
 from tests.nets import NETS, Net, quantized, samples
 
-NAMES = [row.name for row in PLATFORMS]
+NAMES = [target.name for target in PLATFORMS]
 GOLDEN = Path(os.environ.get("LINGERONNX_GOLDEN", Path(__file__).parent / "golden")) / "luna"
 
 
@@ -187,7 +187,7 @@ def array(*shape, dtype=np.int8, low=-128, high=127):
 
 def single(op_type, inputs, constants=(), domain="thinker", platform="venus", outputs=1, **attributes):
     """Return a graph of one node on integer inputs; behind an idle integer node where it is one of ONNX's own."""
-    chip = next(row for row in PLATFORMS if row.name == platform).power_of_two
+    chip = next(target for target in PLATFORMS if target.name == platform).power_of_two
     extra = {"platform": platform} if chip else {}
     given = [f"x{i}" for i in range(len(inputs))]
     names = [*given, *(f"k{i}" if c is not None else "" for i, c in enumerate(constants))]
@@ -232,7 +232,7 @@ def agrees(op_type, inputs, constants=(), platform="venus", **attributes):
 
 def scales(platform, *powers):
     """Return scales: powers of two for chips, 1.37 times as large for those that take any."""
-    factor = 1.0 if next(row for row in PLATFORMS if row.name == platform).power_of_two else 1.37
+    factor = 1.0 if next(target for target in PLATFORMS if target.name == platform).power_of_two else 1.37
     return [factor * 2.0**q for q in powers]
 
 
@@ -317,7 +317,7 @@ def test_requant(q_o, bits, platform):
     agrees("Requant", [every], (), platform, scale_x=x, scale_o=o, data_bits=8, o_bits=bits)
 
 
-@pytest.mark.parametrize("platform", [row.name for row in PLATFORMS if row.runs("iqDiv")])
+@pytest.mark.parametrize("platform", [target.name for target in PLATFORMS if target.runs("iqDiv")])
 @pytest.mark.parametrize("q_o", (2, 4, 9))
 def test_division(q_o, platform):
     """The NPU's quotients, by zero too."""
@@ -341,7 +341,7 @@ def test_vendor_forms():
 
 def reads_wide(platform, op_type):
     """Whether the platform's table takes int16."""
-    how = next(row for row in PLATFORMS if row.name == platform).computes(op_type, Curve)
+    how = next(target for target in PLATFORMS if target.name == platform).computes(op_type, Curve)
     return how is not None and how.reading is Reading.RIGHT_ONLY
 
 

@@ -134,8 +134,8 @@ def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
 @pytest.mark.parametrize("net", (residual, strided))
 def test_runs_of_other_layers(net, platform, monkeypatch):
     """On a chip with less memory: what is tiled is ready, and equal to the whole."""
-    row = dataclasses.replace(ROWS[platform], shared_memory=14000)
-    feed, tiled, whole = both(net(), platform, monkeypatch, row)
+    target = dataclasses.replace(ROWS[platform], shared_memory=14000)
+    feed, tiled, whole = both(net(), platform, monkeypatch, target)
     assert tiled.report.chip_ready
     assert any("tiles of" in f.what for f in tiled.report.fitted)
     same(feed, tiled, whole)
@@ -212,9 +212,9 @@ def test_a_graph_that_fits_is_left_alone():
 
 def test_where_no_cut_helps_the_layers_and_bytes_are_named():
     """Three rows of 16x16 and the one that is computed from them are 1024 bytes."""
-    row = dataclasses.replace(VENUS, shared_memory=800)
+    target = dataclasses.replace(VENUS, shared_memory=800)
     model = three(16)
-    report = quantize(model, nets.samples(model, 2), platform=row, effort="fast").report
+    report = quantize(model, nets.samples(model, 2), platform=target, effort="fast").report
     assert not report.chip_ready
     found = [f for f in report.findings if f.node == "shared memory"]
     assert [f.rule for f in found] == ["at most 800 bytes are needed"]

@@ -19,7 +19,7 @@ from tests.nets import NETS, quantized
 
 GOLDEN = Path(os.environ.get("LINGERONNX_GOLDEN", Path(__file__).parent / "golden")) / "luna"
 CASES = json.loads((GOLDEN / "index.json").read_text())["cases"]
-NAMES = [row.name for row in PLATFORMS]
+NAMES = [target.name for target in PLATFORMS]
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from lingeronnx.graph import ir
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.run.runners import input_specs
-from lingeronnx.targets import PLATFORMS, platform
+from lingeronnx.targets import PLATFORMS, by_name
 from tests.examples import first
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
 from tests.packable import judged
 
-CHIPS = [row.name for row in PLATFORMS if row.packs]
+CHIPS = [target.name for target in PLATFORMS if target.packs]
 
 
 def fitted(model, row):
@@ -27,7 +27,7 @@ def fitted(model, row):
     normalize(graph)
     trace_shapes(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in input_specs(graph)})
     after = ir.clone(graph)
-    return graph, after, fit(after, platform(row))
+    return graph, after, fit(after, by_name(row))
 
 
 def last_state(kind, direction, **attributes):
@@ -71,7 +71,7 @@ def test_same_function(name, row):
         np.testing.assert_allclose(array, want[key], rtol=0, atol=2e-6)
     read = [n for n in after.graph if n.op_type == "Linear" and "_gates_h" in n.name]
     assert len({ir.read_name(n, 1) for n in read}) == len({ir.shared_name(n) for n in read})
-    assert fit(after, platform(row)) == []
+    assert fit(after, by_name(row)) == []
     assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
 
 

@@ -18,7 +18,7 @@ from tests import nets
 from tests.naive.curves import curve
 from tests.naive.fixed import rsh, sat
 
-CHIPS = [row for row in PLATFORMS if row.packs]
+CHIPS = [target for target in PLATFORMS if target.packs]
 WIDE = {"z": {"out_bits": 32}}
 
 
@@ -31,12 +31,12 @@ def classifier(softmax=True):
 
 
 @pytest.mark.parametrize("softmax", (True, False), ids=("tail", "end"))
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
-def test_the_chip_writes_integers_and_the_host_scales_them(row, softmax):
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     """The chip's part ends in the layer's int32; with the host's tail it computes the outputs of the whole graph."""
     model = classifier(softmax)
     feed = nets.samples(model, 3)
-    result = lo.quantize(model, feed, platform=row, overrides=WIDE)
+    result = lo.quantize(model, feed, platform=target, overrides=WIDE)
     assert result.report.chip_ready
     assert ("Dequant_z", "Dequant") in [(n.node, n.op_type) for n in result.report.host_part]
     (output,) = result.chip.graph.outputs
@@ -61,12 +61,12 @@ def test_nothing_is_rounded_behind_the_sums():
     np.testing.assert_array_equal(taps["z_q32"], taps["f"].astype(np.int64) @ weight.T + bias)
 
 
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
-def test_a_file_and_a_plan(row, tmp_path):
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_a_file_and_a_plan(target, tmp_path):
     """The file is judged without the host's Dequant; its plan makes it again."""
     model = classifier(False)
     feed = nets.samples(model)
-    result = lo.quantize(model, feed, platform=row, overrides=WIDE)
+    result = lo.quantize(model, feed, platform=target, overrides=WIDE)
     written = result.write(tmp_path / "m.onnx")
     assert written.chip is not None
     found = lo.check(tmp_path / "m.onnx")
@@ -74,7 +74,7 @@ def test_a_file_and_a_plan(row, tmp_path):
     assert found.runs_right
     assert [o.type.tensor_type.elem_type for o in onnx.load(written.chip).graph.output] == [onnx.TensorProto.INT32]
     plan = Plan.from_json(result.plan.to_json())
-    again = lo.quantize(model, feed, platform=row, plan=plan)
+    again = lo.quantize(model, feed, platform=target, plan=plan)
     assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
 
 

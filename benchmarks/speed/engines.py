@@ -31,12 +31,12 @@ def integer_graph(net: Net) -> Any:
     from lingeronnx.flow import normalised
     from lingeronnx.graph import ir
     from lingeronnx.ops.macs import macs
-    from lingeronnx.targets import platform
+    from lingeronnx.targets import by_name
 
     graph = ir.from_proto(net.model)
     made = lo.quantize(graph, net.calib, platform=net.platform, effort="fast", state=dict(net.state) or None)
     calib = [net.feed] if net.feed is not None else None
-    return made.graph, sum(macs(node) for node in normalised(graph, platform(net.platform), calib)[0].graph)
+    return made.graph, sum(macs(node) for node in normalised(graph, by_name(net.platform), calib)[0].graph)
 
 
 class _Reader:

@@ -15,31 +15,31 @@ from ..formats import CLIP
 from ..graph import ir
 from ..plan.config import QuantConfig
 from ..run.part import chip_part
-from ..targets import Choice, Fitted, Platform
+from ..targets import Choice, Fitted, Target
 
 __all__ = ["packed_ahead"]
 
 
-def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, Sequence[Fitted]]:
+def packed_ahead(model: ir.Graph, target: Target) -> tuple[Choice | None, Sequence[Fitted]]:
     """Return what becomes of the normalised and fitted float `model` on a chip, and what is done after lowering.
 
     The scales are placeholders: a guess for every activation, made to agree as the chip asks. None for a row without a
     packer, where nothing becomes integer, or where float nodes stand between integer ones.
     """
-    parts = partition_with_clips(model, row, {}, 8)
-    if not row.packs or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
+    parts = partition_with_clips(model, target, {}, 8)
+    if not target.packs or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
         return None, []
-    if not row.runs(CLIP.name):
-        parts = partition(_saturating(model, parts), row, parts.floats)
-    conf = QuantConfig(platform=row.name)
+    if not target.runs(CLIP.name):
+        parts = partition(_saturating(model, parts), target, parts.floats)
+    conf = QuantConfig(platform=target.name)
     setting = Setting(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
-        plan, _ = assign(parts, tie_classes(parts, row), {}, row, setting)
-        lowered = lower(parts, plan, row).graph
+        plan, _ = assign(parts, tie_classes(parts, target), {}, target, setting)
+        lowered = lower(parts, plan, target).graph
     except (ConstraintError, ModelError):  # a guess may be one that the model's own constants do not allow
         return None, []
-    lowered, formed = row.finish(lowered)
-    return row.verdict(chip_part(row.named(lowered), row)), formed
+    lowered, formed = target.finish(lowered)
+    return target.verdict(chip_part(target.named(lowered), target)), formed
 
 
 def _saturating(model: ir.Graph, parts: Partition) -> ir.Graph:

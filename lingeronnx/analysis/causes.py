@@ -16,7 +16,7 @@ import numpy as np
 from ..graph import ir, operators
 from ..graph.modules import called, module
 from ..run.moments import noted_inputs
-from ..targets import platform
+from ..targets import by_name
 from .closer import Closer
 from .join import Join, Row
 
@@ -329,7 +329,7 @@ def _even(row: Row, join: Join) -> tuple[str, ...]:
     equalized = plan is not None and any(len(set(t.factor)) > 1 for t in plan.transforms.values())
     if not equalized:
         return ("--effort normal",)
-    wide = plan is not None and 16 in platform(plan.platform).bits
+    wide = plan is not None and 16 in by_name(plan.platform).bits
     return (_override(row, "bits:16"),) if wide else ()
 
 

@@ -22,7 +22,7 @@ from ..ops import Violation, float_op, rule_of, rule_text
 from ..ops.macs import macs
 from ..plan import Affine
 from ..run.sizes import sizes
-from ..targets import Choice, Cost, Finding, Platform, platform
+from ..targets import Choice, Cost, Finding, Target, by_name
 from .ahead import packed_ahead
 from .rules import RULES, Seen
 
@@ -171,7 +171,7 @@ class Check(Sequence[Violation]):
     def _packed(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
         if self.choice is None:
-            ahead = self.kind == "float" and platform(self.platform).packs
+            ahead = self.kind == "float" and by_name(self.platform).packs
             return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
         verdict, full = self.choice.verdict, most is None
         found = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
@@ -231,43 +231,43 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 # ---- float graphs ------------------------------------------------------------------------------------------------
 
 
-def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Check:
-    """Return what breaks limits of `row` in the normalised float `model`, which is left as it is."""
-    violations, host = _float_violations(model, row)
+def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> Check:
+    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is."""
+    violations, host = _float_violations(model, target)
     fitted: list[Fitted] = []
     remaining, mended = violations, model
     if violations:
         mended = ir.clone(model)
-        fitted = fit(mended, row)
-        remaining = _float_violations(mended, row)[0] if fitted else violations
-    choice, formed = packed_ahead(mended, row)
+        fitted = fit(mended, target)
+        remaining = _float_violations(mended, target)[0] if fitted else violations
+    choice, formed = packed_ahead(mended, target)
     met = []
-    seen = [(str(node.name), row.vendor.met(node, row)) for node in model.graph]
-    for fault in row.faults:
+    seen = [(str(node.name), target.vendor.met(node, target)) for node in model.graph]
+    for fault in target.faults:
         nodes = [name for name, faults in seen if fault in faults]
         if nodes and not any(fault.text in v.rule for v in violations):
             met.append(Met(fault.key, fault.text, nodes))
-    return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes), choice, formed)
+    return Check(target.name, "float", violations, fitted, remaining, host, met, list(notes), choice, formed)
 
 
-def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], list[FloatNode]]:
+def _float_violations(model: ir.Graph, target: Target) -> tuple[list[Violation], list[FloatNode]]:
     """Return the broken limits, and the other float nodes before or behind the integer part.
 
     A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
     """
-    parts = partition_with_clips(model, row, {}, 8)
+    parts = partition_with_clips(model, target, {}, 8)
     islands, host = float_nodes(model, parts.floats, parts.inside)
     between, outside = ({entry.node for entry in entries} for entries in (islands, host))
     found: list[Violation] = []
     broken: set[str] = set()
     for node in model.graph:
         name = str(node.name)
-        op, _ = float_op(node, row)
+        op, _ = float_op(node, target)
         if name in outside and not macs(node):
             continue
-        own = op.violations(node, row) if op is not None else []
-        if not own and op is not None and not op.available(row):
-            own = [_violation(node, op.absence(node, row), "", _OTHER)]
+        own = op.violations(node, target) if op is not None else []
+        if not own and op is not None and not op.available(target):
+            own = [_violation(node, op.absence(node, target), "", _OTHER)]
         if not own and name in between:
             why = parts.floats[name] or "a float operator"
             own = [_violation(node, f"{why}: it stays in float between integer operators", "", _OTHER)]
@@ -287,8 +287,8 @@ def _violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
 # ---- integer graphs ----------------------------------------------------------------------------------------------
 
 
-def check_integer(model: ir.Graph, row: Platform) -> Check:
-    """Return what breaks limits of `row` in the integer graph `model`, which is left as it is."""
+def check_integer(model: ir.Graph, target: Target) -> Check:
+    """Return what breaks limits of `target` in the integer graph `model`, which is left as it is."""
     model = ir.clone(model)
     for value, size in sizes(model).items():
         value.shape = ir.oir_shape(size)
@@ -300,11 +300,11 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
         name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
         form = integer_format(node)
         if form is None or not (is_quantized_domain(node) or name in integers):
-            found += _foreign(node, row, integers, islands)
+            found += _foreign(node, target, integers, islands)
             continue
         missing = [
             _violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
-            for key in _missing(node, form, row)
+            for key in _missing(node, form, target)
         ]
         found += missing
         rule = rule_of(form)
@@ -318,42 +318,44 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
                 found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
             continue
         for judge in RULES:
-            measured = judge(seen, row)
+            measured = judge(seen, target)
             if measured is not None:
-                text, remedy = rule_text(judge, row)
+                text, remedy = rule_text(judge, target)
                 found.append(_violation(node, text, str(measured), remedy))
-        found += _constraints(seen, row)
+        found += _constraints(seen, target)
         if seen.writes is not None:
             known.update({str(v.name): seen.writes for v in node.outputs if v.name})
-    if "platform" in row.node_attributes.get("", {}) and not any("platform" in node.attributes for node in model.graph):
+    if "platform" in target.node_attributes.get("", {}) and not any(
+        "platform" in node.attributes for node in model.graph
+    ):
         found.append(
             _violation(
                 model.graph.node(0),
-                f"some node names the chip, platform = {row.name}",
+                f"some node names the chip, platform = {target.name}",
                 "none does",
                 "export for this platform",
             )
         )
-    return Check(row.name, "integer", found)
+    return Check(target.name, "integer", found)
 
 
 _INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
 
 
-def _constraints(seen: Seen, row: Platform) -> list[Violation]:
+def _constraints(seen: Seen, target: Target) -> list[Violation]:
     """Return the limits of the operator that the integer node breaks; none where it is not all there."""
     rule = rule_of(seen.form)
-    judged = rule is not None and row.runs(seen.form.name) and seen.form.whole(seen.node)
-    return rule.violations(seen.node, row) if rule is not None and judged else []
+    judged = rule is not None and target.runs(seen.form.name) and seen.form.whole(seen.node)
+    return rule.violations(seen.node, target) if rule is not None and judged else []
 
 
-def _missing(node: ir.Node, form: Format, row: Platform) -> Iterator[str]:
+def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
     given = {**node.attributes}
     known = {RENAMED.get(name, name) for name in given}
     for spec in form.attributes:
         if spec.required and spec.name not in known:
             yield spec.name
-    wanted = row.node_attributes.get("", {})
+    wanted = target.node_attributes.get("", {})
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
     if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
         rule = rule_of(form)
@@ -363,14 +365,14 @@ def _missing(node: ir.Node, form: Format, row: Platform) -> Iterator[str]:
             yield f"{key} ({wanted[key]})"
 
 
-def _foreign(node: ir.Node, row: Platform, integers: set[str], islands: set[str]) -> list[Violation]:
+def _foreign(node: ir.Node, target: Target, integers: set[str], islands: set[str]) -> list[Violation]:
     """Return what is wrong with a node that is no integer operator."""
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)
         return [
             _violation(
                 node,
-                f"it is an integer operator that {row.name} has",
+                f"it is an integer operator that {target.name} has",
                 f"unknown operator {node.op_type}",
                 "use operators the platform has",
             )

@@ -20,7 +20,7 @@ from ..flow.selectors import select
 from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
-from ..targets import Platform
+from ..targets import Target
 from .trial import Rounding, Setting
 
 __all__ = ["Layer", "given_back", "layers", "option", "rounding"]
@@ -109,9 +109,9 @@ def _selector(planned: Planned, names: Sequence[str]) -> str:
     return ""
 
 
-def option(layer: Layer, row: Platform) -> str:
+def option(layer: Layer, target: Target) -> str:
     """Return the option of `quantize` that takes the operator's loss back, or nothing where there is none."""
-    wide = max(row.bits)
+    wide = max(target.bits)
     if not layer.selector and layer.op_type != QUANT.name:
         return ""
     if wide > 8:
@@ -126,8 +126,8 @@ def given_back(planned: Planned, taken: Sequence[Layer], every: Sequence[Layer])
     Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
     which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
     """
-    row, parts = planned.prepared.row, planned.parts
-    if max(row.bits) > 8:
+    target, parts = planned.prepared.target, planned.parts
+    if max(target.bits) > 8:
         return reduce(or_, (layer.whole for layer in taken), Setting())
     names = planned.prepared.selectors(parts.graph).skipped([layer.selector for layer in taken])
     rest = parts.without({name: "skipped" for name in names if name in parts.ops})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..formats import FORMATS
 from ..ops import OPS, Op, rule_of, rule_text
-from ..targets import PLATFORMS, Limit, Platform
+from ..targets import PLATFORMS, Limit, Target
 
 __all__ = ["BEGIN", "END", "applies", "operators_markdown"]
 
@@ -41,36 +41,36 @@ def operators_markdown() -> str:
 
 def _table() -> list[str]:
     lines = [
-        f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
+        f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
         f"|---|---|{'---|' * len(PLATFORMS)}",
     ]
     entries = [(form.name, rule_of(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
     for name, op in entries:
         source = ", ".join(dict.fromkeys(_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
-        lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, row) for row in PLATFORMS)} |")
+        lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, target) for target in PLATFORMS)} |")
     return lines
 
 
-def _cell(name: str, op: Op | None, row: Platform) -> str:
-    if not row.runs(name):
-        return "composed" if op is not None and op.available(row) else "no"
-    return "limits" if op is not None and _rules(op, row) else "yes"
+def _cell(name: str, op: Op | None, target: Target) -> str:
+    if not target.runs(name):
+        return "composed" if op is not None and op.available(target) else "no"
+    return "limits" if op is not None and _rules(op, target) else "yes"
 
 
-def _rules(op: Op, row: Platform) -> list[str]:
-    """Return the limits of `op` on `row` as text."""
-    if row.ops[op.name].limits is None and not row.packs:
+def _rules(op: Op, target: Target) -> list[str]:
+    """Return the limits of `op` on `target` as text."""
+    if target.ops[op.name].limits is None and not target.packs:
         return []
-    return [rule_text(constraint, row)[0] for constraint in op.limits(row) if applies(constraint, row)]
+    return [rule_text(constraint, target)[0] for constraint in op.limits(target) if applies(constraint, target)]
 
 
-def applies(constraint: Limit, row: Platform) -> bool:
-    """Whether `row` has such a limit: its column is not left open."""
+def applies(constraint: Limit, target: Target) -> bool:
+    """Whether `target` has such a limit: its column is not left open."""
     try:
-        text = rule_text(constraint, row)[0]
+        text = rule_text(constraint, target)[0]
     except AttributeError:  # it quotes a column that this row leaves open as a whole
         return False
-    return "None" not in text and row.vendor.applies(constraint, row)
+    return "None" not in text and target.vendor.applies(constraint, target)
 
 
 def _limits() -> list[str]:
@@ -78,10 +78,10 @@ def _limits() -> list[str]:
     lines = ["## Limits", ""]
     for op in OPS:
         rules: dict[str, list[str]] = {}
-        for row in PLATFORMS:
-            if row.runs(op.name):
-                for text in _rules(op, row):
-                    rules.setdefault(text, []).append(row.name)
+        for target in PLATFORMS:
+            if target.runs(op.name):
+                for text in _rules(op, target):
+                    rules.setdefault(text, []).append(target.name)
         if rules:
             lines += [f"### {op.name}", "", *(f"- {', '.join(names)}: {text}" for text, names in rules.items()), ""]
     return lines
@@ -95,12 +95,12 @@ def _faults() -> list[str]:
         "The quantizer works around these faults. `lingeronnx check` names those that a model meets.",
         "",
     ]
-    for row in PLATFORMS:
-        if row.faults:
+    for target in PLATFORMS:
+        if target.faults:
             lines += [
-                f"### {row.name} (executor {row.executor})",
+                f"### {target.name} (executor {target.executor})",
                 "",
-                *(f"- {t}" for t in (fault.text for fault in row.faults)),
+                *(f"- {t}" for t in (fault.text for fault in target.faults)),
                 "",
             ]
     return lines

@@ -15,9 +15,9 @@ from ..formats import DEQUANT, FORMATS, is_quantized_domain
 from ..graph import ir, onnxfile
 from ..graph.names import restored
 from ..plan.synthetic import warnings_of
-from ..run.int_runner import row_of
+from ..run.int_runner import target_of
 from ..run.part import chip_part, scaled_by_host
-from ..targets import DEFAULT, Platform, platform
+from ..targets import DEFAULT, Target, by_name
 from .check import Check, check_integer
 
 __all__ = ["check_packed", "is_packable", "read_packable"]
@@ -36,7 +36,7 @@ def is_packable(proto: onnx.ModelProto) -> bool:
 
 
 def check_packed(
-    proto: onnx.ModelProto, row: Platform | None = None, packer_args: str | Iterable[str] | None = None
+    proto: onnx.ModelProto, row: Target | None = None, packer_args: str | Iterable[str] | None = None
 ) -> Check:
     """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
 
@@ -52,7 +52,7 @@ def check_packed(
     except ModelError as error:
         notes = [str(error)]
     if row is None:
-        row = _named(proto) if graph is None else row_of(graph)
+        row = _named(proto) if graph is None else target_of(graph)
     found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
     if seen is not None:
         found = replace(found, notes=[*(f"WARNING: {warning}" for warning in warnings_of(seen)), *found.notes])
@@ -65,10 +65,10 @@ def check_packed(
     return replace(found, choice=row.verdict(part, words))
 
 
-def _named(proto: onnx.ModelProto) -> Platform:
+def _named(proto: onnx.ModelProto) -> Target:
     """Return the chip that a node names, else the first chip."""
     names = [a.s.decode() for node in proto.graph.node for a in node.attribute if a.name == "platform"]
-    return platform(names[0]) if names else DEFAULT
+    return by_name(names[0]) if names else DEFAULT
 
 
 def _has_host_part(graph: ir.Graph) -> bool:

@@ -33,7 +33,7 @@ from ..graph import ir
 from ..graph.attributes import Attributes, number, scales
 from ..ops import rule_of
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ..targets.arithmetic import Concat, Curve, Division, Quotient, Reading
 from ..targets.limits import PadLimits, SliceLimits
 
@@ -66,12 +66,12 @@ class Seen:
         return self.form.out_scale(self.attrs, [self.held.get(str(first.name)) if first is not None else None])
 
 
-Rule = Callable[[Seen, Platform], object]
+Rule = Callable[[Seen, Target], object]
 
 
-def powers_of_two(seen: Seen, row: Platform) -> object:
+def powers_of_two(seen: Seen, target: Target) -> object:
     """scales are powers of two | quantize with --mode q-value."""
-    if not row.power_of_two:
+    if not target.power_of_two:
         return None
     wrong = [
         f"{key} = {scale:g}"
@@ -83,12 +83,12 @@ def powers_of_two(seen: Seen, row: Platform) -> object:
     return ", ".join(wrong) or None
 
 
-def right_shift(seen: Seen, row: Platform) -> object:
+def right_shift(seen: Seen, target: Target) -> object:
     """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
     lower scale_o, or repair the graph with fix-dequant.
     """
     rule = rule_of(seen.form)
-    if rule is None or not row.power_of_two or seen.attrs.get("scale_o") is None:
+    if rule is None or not target.power_of_two or seen.attrs.get("scale_o") is None:
         return None
     scale, reads = number(seen.attrs, "scale_o"), seen.reads()
     if not all(map(_power, (scale, *reads.values()))):
@@ -102,18 +102,18 @@ def right_shift(seen: Seen, row: Platform) -> object:
     return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
 
 
-def average_scale(seen: Seen, row: Platform) -> object:
+def average_scale(seen: Seen, target: Target) -> object:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    tied = row.pool is not None and row.pool.same_scale
+    tied = target.pool is not None and target.pool.same_scale
     if not tied or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
         return None
     x, o = number(seen.attrs, "scale_x"), number(seen.attrs, "scale_o")
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
 
 
-def cat_scale(seen: Seen, row: Platform) -> object:
+def cat_scale(seen: Seen, target: Target) -> object:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
-    how = row.computes(CONCAT.name, Concat)
+    how = target.computes(CONCAT.name, Concat)
     if seen.form is not CONCAT or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
         return None
     o = number(seen.attrs, "scale_o")
@@ -121,7 +121,7 @@ def cat_scale(seen: Seen, row: Platform) -> object:
     return f"{', '.join(over)}, scale_o = {o:g}" if over else None
 
 
-def agreement(seen: Seen, row: Platform) -> object:
+def agreement(seen: Seen, target: Target) -> object:
     """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
     wrong = []
     for index, read in seen.form.read_scales(seen.attrs).items():
@@ -134,42 +134,42 @@ def agreement(seen: Seen, row: Platform) -> object:
     return ", ".join(wrong) or None
 
 
-def byte_results(seen: Seen, row: Platform) -> object:
+def byte_results(seen: Seen, target: Target) -> object:
     """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
-    if not row.bytes_only or "scale_w" not in seen.attrs:
+    if not target.bytes_only or "scale_w" not in seen.attrs:
         return None
     narrow = ["parameter_bits"] if seen.form is LINEAR else ["parameter_bits", "o_bits"]
     wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
     return ", ".join(wrong) or None
 
 
-def bias_type(seen: Seen, row: Platform) -> object:
+def bias_type(seen: Seen, target: Target) -> object:
     """a bias is int32 | quantize again."""
     value = seen.node.inputs[2] if "scale_w" in seen.attrs and len(seen.node.inputs) > 2 else None
     array = ir.const(value)
-    return str(array.dtype) if row.bytes_only and array is not None and array.dtype.name != "int32" else None
+    return str(array.dtype) if target.bytes_only and array is not None and array.dtype.name != "int32" else None
 
 
-def single_sample(seen: Seen, row: Platform) -> object:
+def single_sample(seen: Seen, target: Target) -> object:
     """graphs for a chip hold one sample | write the graph with batch 1."""
     dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
-    if not row.single_sample or not dims or seen.form not in _IMAGES:
+    if not target.single_sample or not dims or seen.form not in _IMAGES:
         return None
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
 
-def runs_right(seen: Seen, row: Platform) -> object:
-    """{row.name} computes the operator right | replace it, or quantize the float model again."""
-    if row.runs(seen.form.name):
+def runs_right(seen: Seen, target: Target) -> object:
+    """{target.name} computes the operator right | replace it, or quantize the float model again."""
+    if target.runs(seen.form.name):
         return None
-    why = row.why.get(seen.form.name)
+    why = target.why.get(seen.form.name)
     return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
 
 
-def division_scale(seen: Seen, row: Platform) -> object:
+def division_scale(seen: Seen, target: Target) -> object:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
-    how = row.computes(DIV.name, Division)
-    if seen.form is not DIV or not row.power_of_two or seen.attrs.get("scale_o") is None:
+    how = target.computes(DIV.name, Division)
+    if seen.form is not DIV or not target.power_of_two or seen.attrs.get("scale_o") is None:
         return None
     x, y, o = (number(seen.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
     ratio = o * y / x
@@ -177,43 +177,43 @@ def division_scale(seen: Seen, row: Platform) -> object:
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
-def curve_scale(seen: Seen, row: Platform) -> object:
+def curve_scale(seen: Seen, target: Target) -> object:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
     if seen.form not in (SIGMOID, TANH):
         return None
-    how = row.computes(seen.form.name, Curve)
+    how = target.computes(seen.form.name, Curve)
     if how is None or seen.attrs.get("scale_x") is None:
         return None
     x = number(seen.attrs, "scale_x")
     if how.reading is Reading.NOTHING:
-        return row.why.get(seen.form.name) or "a constant"
+        return target.why.get(seen.form.name) or "a constant"
     return f"scale_x = {x:g}" if how.reading is Reading.RIGHT_ONLY and x < 2.0**how.table.fraction else None
 
 
-def transposes(seen: Seen, row: Platform) -> object:
-    """a transpose is none of {row.broken_transposes} | make it from two others."""
+def transposes(seen: Seen, target: Target) -> object:
+    """a transpose is none of {target.broken_transposes} | make it from two others."""
     perm = seen.attrs.get("perm") if seen.form is TRANSPOSE else None
-    return perm if isinstance(perm, Sequence) and tuple(perm) in row.broken_transposes else None
+    return perm if isinstance(perm, Sequence) and tuple(perm) in target.broken_transposes else None
 
 
-def chip_name(seen: Seen, row: Platform) -> object:
-    """nodes name the chip they are for, {row.name} | export for this platform."""
+def chip_name(seen: Seen, target: Target) -> object:
+    """nodes name the chip they are for, {target.name} | export for this platform."""
     name = ir.attr(seen.node, "platform")
-    return name if row.packs and name not in (None, row.name) else None
+    return name if target.packs and name not in (None, target.name) else None
 
 
-def unit_steps(seen: Seen, row: Platform) -> object:
+def unit_steps(seen: Seen, target: Target) -> object:
     """a slice takes every element | use steps of 1."""
-    limits = row.limits(SLICE.name, SliceLimits)
+    limits = target.limits(SLICE.name, SliceLimits)
     if limits is None or seen.form is not SLICE or len(seen.node.inputs) < 5:
         return None
     steps = ir.const(seen.node.inputs[4])
     return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
 
 
-def pad_mode(seen: Seen, row: Platform) -> object:
+def pad_mode(seen: Seen, target: Target) -> object:
     """padding is constant | use constant padding."""
-    limits, mode = row.limits(PAD.name, PadLimits), ir.attr(seen.node, "mode", "constant")
+    limits, mode = target.limits(PAD.name, PadLimits), ir.attr(seen.node, "mode", "constant")
     return str(mode) if limits is not None and seen.form is PAD and mode not in limits.modes else None
 
 

@@ -164,7 +164,7 @@ def _found(
     run: _Run, journal: Journal, every: Sequence[Layer], trials: Sequence[_Trial], all_but_one: bool, order: str | None
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
-    names, row = run.names, run.planned.prepared.row
+    names, target = run.names, run.planned.prepared.target
     whole = reduce(or_, (layer.whole for layer in every))
     given = [whole - trial.setting if all_but_one else trial.setting for trial in trials]
     ranked = run.stage(journal, "ranking", whole if all_but_one else Setting(), given, names)
@@ -178,7 +178,7 @@ def _found(
     advised = run.stage(journal, "advice", whole, [Setting(), whole, *left], [by])
     exact, quantized, *others = (values[0] for values in advised.values)
     advice = [
-        Advice(tuple(layer.name for layer in taken), tuple(option(layer, row) for layer in taken), value)
+        Advice(tuple(layer.name for layer in taken), tuple(option(layer, target) for layer in taken), value)
         for taken, value in zip(tried, others, strict=True)
     ]
     every_run = ranked.samples * run.macs * (len(trials) + 1 + len(tried))
@@ -192,7 +192,7 @@ def _found(
         ranked.samples,
         ranked.macs + advised.macs,
         every_run,
-        row.packs,
+        target.packs,
         tuple(run.notes),
     )
 
@@ -218,8 +218,8 @@ def _output(name: str | None, outputs: Sequence[str]) -> str:
 
 def _tried(planned: Planned, every: Sequence[Layer], worst: Sequence[Layer]) -> list[list[Layer]]:
     """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
-    row = planned.prepared.row
-    able = [x for x in dict.fromkeys(worst) if option(x, row) and given_back(planned, [x], every) != Setting()]
+    target = planned.prepared.target
+    able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != Setting()]
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 

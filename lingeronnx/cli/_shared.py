@@ -146,7 +146,7 @@ def _numbers(option: str, text: str) -> list[float]:
 #: How a model is quantized: what the commands that do so share.
 _QUANTIZING = (
     click.option("--platform", metavar="NAME",
-                 help=f"{' | '.join(row.name for row in PLATFORMS)}  [default: {DEFAULT}]"),
+                 help=f"{' | '.join(target.name for target in PLATFORMS)}  [default: {DEFAULT}]"),
     click.option("--mode", type=click.Choice(["q-value", "max-value"]),
                   help="Scales: powers of two, or any number.  [default: q-value]"),
     click.option("--bits", type=int, metavar="N", help="Bits of activations.  [default: 8]"),

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from ..targets import DEFAULT, PLATFORMS, Platform
-from ..targets import platform as platform_row
+from ..targets import DEFAULT, PLATFORMS, Target, by_name
 from ._shared import examples, json_option, print_json
 from .show import console_for, plain, show_platform, show_platforms
 
@@ -33,7 +32,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 
         click.echo(operators_markdown(), nl=False)
         return
-    rows = PLATFORMS if name is None else (platform_row(name),)
+    rows = PLATFORMS if name is None else (by_name(name),)
     console = console_for(as_json)
     if name is None:
         show_platforms(console, rows)
@@ -44,7 +43,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
         print_json({"platforms": found} if name is None else found[0])
 
 
-def _columns(row: Platform) -> dict[str, Any]:
+def _columns(target: Target) -> dict[str, Any]:
     """Return a row as JSON-ready values; what its vendor's code holds stands beside the other columns."""
-    found = plain(row)
-    return {**found, **found.pop("vendor"), "packer": row.vendor.packer}
+    found = plain(target)
+    return {**found, **found.pop("vendor"), "packer": target.vendor.packer}

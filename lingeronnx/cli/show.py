@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..targets import Platform
+from ..targets import Target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -204,7 +204,7 @@ def _element(first: Difference) -> str:
     return f"{text}; {first.differing} of {first.size} differ, by {first.largest} counts at most"
 
 
-def show_platforms(console: Console, rows: Sequence[Platform]) -> None:
+def show_platforms(console: Console, rows: Sequence[Target]) -> None:
     """Print one line per platform."""
     print_table(
         console,
@@ -216,18 +216,18 @@ def show_platforms(console: Console, rows: Sequence[Platform]) -> None:
     console.print("\n  lingeronnx platforms NAME tells more about one")
 
 
-def show_platform(console: Console, row: Platform) -> None:
+def show_platform(console: Console, target: Target) -> None:
     """Print limits, operators and known faults of one platform."""
-    print_title(console, f"{row.name}: {row.title}")
-    low, high = row.exponents
-    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.packs else "no"),
-             ("modes", ", ".join(row.modes)), ("bits", ", ".join(map(str, row.bits))),
+    print_title(console, f"{target.name}: {target.title}")
+    low, high = target.exponents
+    facts = [("executor", target.executor or "-"), ("chip", "yes" if target.packs else "no"),
+             ("modes", ", ".join(target.modes)), ("bits", ", ".join(map(str, target.bits))),
              ("scales", f"activations 2^{low} to 2^{high}"),
-             *([("packer", row.vendor.packer)] if row.packs else [])]  # fmt: skip
+             *([("packer", target.vendor.packer)] if target.packs else [])]  # fmt: skip
     print_facts(console, [(*fact, "") for fact in facts])
-    limits: dict[str, Any] = {"shared_memory": row.shared_memory, "external_memory": row.external_memory}
-    limits |= {f"conv {key}": value for key, value in (plain(row.conv) or {}).items()}
-    limits |= {f"pool {key}": value for key, value in (plain(row.pool) or {}).items()}
+    limits: dict[str, Any] = {"shared_memory": target.shared_memory, "external_memory": target.external_memory}
+    limits |= {f"conv {key}": value for key, value in (plain(target.conv) or {}).items()}
+    limits |= {f"pool {key}": value for key, value in (plain(target.pool) or {}).items()}
     shown = [
         (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
         for key, v in limits.items()
@@ -239,14 +239,14 @@ def show_platform(console: Console, row: Platform) -> None:
         console,
         "Operators",
         ["operator", "arithmetic"],
-        [(name, str(entry.arithmetic)) for name, entry in row.ops.items()],
+        [(name, str(entry.arithmetic)) for name, entry in target.ops.items()],
     )
-    if row.faults:
+    if target.faults:
         print_table(
             console,
             "Known faults of the executor, worked around",
             ["about", "what"],
-            [(fault.key, fault.text) for fault in row.faults],
+            [(fault.key, fault.text) for fault in target.faults],
         )
 
 

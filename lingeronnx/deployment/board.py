@@ -115,30 +115,30 @@ def deploy(
     ports = ports_of(parts.whole, parts.chip, found[0], pairs)
     if parts.choice.verdict.warned:
         notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
-    command = graph.row.vendor.command(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
+    command = graph.target.vendor.command(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
     computed = {str(v.name) for node in parts.chip.graph for v in node.outputs} - {p.tensor for p in ports.inputs}
     with _replacing(target) as made:
         _write_models(made, name, parts)
-        _write(made / "pack.sh", _script(name, graph.row.name, command)).chmod(0o755)
-        _write(made / f"{name}.h", header(name, graph.row.name, ports))
+        _write(made / "pack.sh", _script(name, graph.target.name, command)).chmod(0o755)
+        _write(made / f"{name}.h", header(name, graph.target.name, ports))
         write_golden(made / "golden", found, ports, computed)
         cost = parts.choice.verdict.cost
         sizes = _sizes(made)
         weights = sum(t.const_value.nbytes for t in parts.chip.graph.initializers.values() if t.const_value is not None)
-        _write(made / "README.md", readme(name, graph.row.name, command, ports, sizes, weights, cost, notes))
-        body = {"stem": name, "platform": graph.row.name, "packer": command, **ports_dict(ports),
+        _write(made / "README.md", readme(name, graph.target.name, command, ports, sizes, weights, cost, notes))
+        body = {"stem": name, "platform": graph.target.name, "packer": command, **ports_dict(ports),
                 "notes": notes, "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
                 "files": _hashes(made)}  # fmt: skip
         _write(made / MANIFEST, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
         files = _sizes(made)
-    return Deployment(target, name, graph.row.name, files, command, ports, tuple(notes))
+    return Deployment(target, name, graph.target.name, files, command, ports, tuple(notes))
 
 
 def _parts(graph: Graph) -> _Parts:
     """Cut the graph; ConstraintError where no chip can run its integers."""
-    model, row = graph.session.model, graph.row
-    if not row.packs:
-        raise ConstraintError(f"platform {row.name} is no chip: there is nothing to deploy; quantize for a chip")
+    model, target = graph.session.model, graph.target
+    if not target.packs:
+        raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
     islands, _ = float_nodes(model, {}, on_chip(model))
     if islands:
         first = islands[0]
@@ -146,12 +146,12 @@ def _parts(graph: Graph) -> _Parts:
             f"not chip-ready: {first.op_type} {first.node} is left in float between integer nodes "
             f"({len(islands)} such); quantize with --require-chip to see why"
         )
-    whole = row.named(model)
-    chip = chip_part(whole, row)
-    choice = row.verdict(chip)
+    whole = target.named(model)
+    chip = chip_part(whole, target)
+    choice = target.verdict(chip)
     if not choice.verdict.chip_ready:
         finding = next(f for f in choice.verdict.findings if f.level != "plan")
-        raise ConstraintError(f"not chip-ready on {row.name}: {finding}")
+        raise ConstraintError(f"not chip-ready on {target.name}: {finding}")
     return _Parts(whole, chip, host_parts(whole), choice)
 
 

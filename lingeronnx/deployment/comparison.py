@@ -255,10 +255,10 @@ def _causes(
 
 def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
-    if not graph.row.packs:
+    if not graph.target.packs:
         return []
-    chip = chip_part(graph.session.model, graph.row)
-    found = graph.row.verdict(chip, None if packer_args is None else shlex.split(packer_args)).verdict
+    chip = chip_part(graph.session.model, graph.target)
+    found = graph.target.verdict(chip, None if packer_args is None else shlex.split(packer_args)).verdict
     return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
 
 

@@ -146,4 +146,4 @@ def layer_of(graph: Graph, output: str, known: Mapping[str, np.ndarray], most: i
             return None
     nodes = tuple(node for node in everything.node if node.output and node.output[0] in inside)
     kinds = tuple(graph.operators[node.output[0]] for node in nodes)
-    return Layer(nodes, kinds, inputs, used, output, graph.proto, graph.row.name)
+    return Layer(nodes, kinds, inputs, used, output, graph.proto, graph.target.name)

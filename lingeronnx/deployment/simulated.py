@@ -22,7 +22,7 @@ from ..plan import Affine
 from ..run.data import Data
 from ..run.session import Session, is_integer_graph
 from ..run.streaming import zeros
-from ..targets import Platform
+from ..targets import Target
 from .moves import moved_from
 
 __all__ = ["Graph", "Run", "read_graph", "runs"]
@@ -38,7 +38,7 @@ class Graph:
     """
 
     session: Session
-    row: Platform
+    target: Target
     device: Mapping[str, str]
     entries: Mapping[str, str]
     proto: onnx.ModelProto
@@ -75,14 +75,14 @@ class Run:
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     """Read an integer graph, from a file or from memory; ModelError for a float one."""
-    from ..run.int_runner import row_of
+    from ..run.int_runner import target_of
 
     file = ir.load(model) if isinstance(model, str | os.PathLike) else model
     model = restored(file)
     if not is_integer_graph(model):
         raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
     session = Session(model, arithmetic="executor")  # what a board runs, whatever the graph's generation means
-    graph, row = session.model, row_of(session.model)
+    graph, row = session.model, target_of(session.model)
     packed = file if isinstance(model, str | os.PathLike) else row.named(file)
     both = zip(ir.values(graph), ir.values(packed), strict=True)
     device = {str(ours.name): str(theirs.name) for ours, theirs in both}

@@ -280,6 +280,10 @@ def _windows(layer: Layer) -> Iterator[Changed]:
 
 
 def _chips(graph: Graph, layer: Layer) -> Iterator[Changed]:
-    for row in PLATFORMS:
-        if row.packs and row != graph.row:
-            yield "chip", f"this is what {row.name} computes: packed or built for another chip", layer.on(row.name)
+    for target in PLATFORMS:
+        if target.packs and target != graph.target:
+            yield (
+                "chip",
+                f"this is what {target.name} computes: packed or built for another chip",
+                layer.on(target.name),
+            )

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from ..graph import ir
 from ..ops import float_op
-from ..targets import Platform
+from ..targets import Target
 from ._base import Fitted, Rewrite
 from .affine import normalize_constant
 from .average import split_average
@@ -55,8 +55,8 @@ REWRITES: tuple[Rewrite, ...] = (
 _ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
 
 
-def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitted]:
-    """Rewrite what breaks a limit of `row` in the normalised `model`, in place; return what was done.
+def fit(model: ir.Graph, target: Target, keep: Collection[str] = ()) -> list[Fitted]:
+    """Rewrite what breaks a limit of `target` in the normalised `model`, in place; return what was done.
 
     keep : names of nodes to leave alone.
     """
@@ -64,12 +64,12 @@ def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitt
     for _ in range(_ROUNDS):
         before = len(done)
         for node in list(model.graph):
-            op, _ = float_op(node, row)
-            absent = op is None or not op.available(row)
-            if node.name in keep or not (absent or op is None or op.violations(node, row)):
+            op, _ = float_op(node, target)
+            absent = op is None or not op.available(target)
+            if node.name in keep or not (absent or op is None or op.violations(node, target)):
                 continue
             for rewrite in REWRITES:
-                found = rewrite.apply(model, node, row) if rewrite.absent >= absent else None
+                found = rewrite.apply(model, node, target) if rewrite.absent >= absent else None
                 if found is not None:
                     done.append(Fitted(str(node.name), *found))
                     break

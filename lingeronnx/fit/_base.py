@@ -11,7 +11,7 @@ from ..graph import ir
 from ..graph.builder import Builder
 from ..ops.concat import mark_parts
 from ..ops.conv import Geometry, known
-from ..targets import Fitted, Platform
+from ..targets import Fitted, Target
 
 __all__ = [
     "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "sum_cost",
@@ -26,13 +26,13 @@ class Rewrite:
     """
 
     name: str
-    apply: Callable[[ir.Graph, ir.Node, Platform], tuple[str, str] | None]
+    apply: Callable[[ir.Graph, ir.Node, Target], tuple[str, str] | None]
     absent: bool = False
 
 
-def conv_of(node: ir.Node, row: Platform) -> tuple[Geometry, np.ndarray] | None:
+def conv_of(node: ir.Node, target: Target) -> tuple[Geometry, np.ndarray] | None:
     """Return the sizes and the weight of a Conv that a rewrite may take apart; None where something is not known."""
-    if node.op_type != "Conv" or node.domain or row.conv is None:
+    if node.op_type != "Conv" or node.domain or target.conv is None:
         return None
     weight = ir.const(node.inputs[1])
     if weight is None or weight.ndim < 3:

@@ -18,7 +18,7 @@ import numpy as np
 from ..formats import BATCH_NORM2D
 from ..graph import ir, operators
 from ..ops.macs import macs
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker
 
 __all__ = ["between_layers", "normalize_constant"]
@@ -26,9 +26,9 @@ __all__ = ["between_layers", "normalize_constant"]
 _KINDS = operators.STRAIGHT | {"Neg"}
 
 
-def normalize_constant(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def normalize_constant(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a sum or product with a constant as a BatchNormalization."""
-    found = _affine(node) if row.runs(BATCH_NORM2D.name) else None
+    found = _affine(node) if target.runs(BATCH_NORM2D.name) else None
     if found is None:
         return None
     source, a, c = found

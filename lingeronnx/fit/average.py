@@ -6,21 +6,21 @@ For windows that tile the map without padding. Costs one more rounding, half a s
 from __future__ import annotations
 
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["split_average"]
 
 
-def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def split_average(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Put two averages in place of the one."""
-    if node.op_type != "AveragePool" or row.pool is None or not row.breaks(node, "split-average"):
+    if node.op_type != "AveragePool" or target.pool is None or not target.breaks(node, "split-average"):
         return None
     height, width = ir.attr(node, "kernel_shape")
     dims = ir.shape(node.outputs[0]) or ()
     tiles = list(ir.attr(node, "strides") or [1, 1]) == [height, width] or tuple(dims[2:]) == (1, 1)
     if not tiles or any(ir.attr(node, "pads", [0])) or ir.attr(node, "ceil_mode", 0):
         return None
-    most = row.pool.max_average_area
+    most = target.pool.max_average_area
     first = max((d for d in range(1, height + 1) if height % d == 0 and d * width <= most), default=0)
     if not first or height // first > most:
         return None

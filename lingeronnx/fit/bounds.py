@@ -17,22 +17,22 @@ from ..formats import BATCH_NORM2D, CLIP, RELU
 from ..graph import ir
 from ..ops import float_op
 from ..ops.activation import bounds
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker
 from .affine import between_layers
 
 __all__ = ["distance_to_bound"]
 
 
-def distance_to_bound(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def distance_to_bound(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a Clip with other bounds than from 0 to a number as one of a distance."""
     limits = bounds(node) if node.op_type == "Clip" and not node.domain else None
-    able = not row.runs(CLIP.name) and row.runs(RELU.name) and row.runs(BATCH_NORM2D.name)
+    able = not target.runs(CLIP.name) and target.runs(RELU.name) and target.runs(BATCH_NORM2D.name)
     if limits is None or not able or limits[0] >= limits[1] or not between_layers(node):
         return None
     maker = ir.producer(ir.source(node))
-    op = None if maker is None else float_op(maker, row)[0]
-    if op is None or not op.available(row):  # the host computes what is read: so it may compute the Clip
+    op = None if maker is None else float_op(maker, target)[0]
+    if op is None or not op.available(target):  # the host computes what is read: so it may compute the Clip
         return None
     low, high = limits
     shape = ir.shape(node.outputs[0]) or ()

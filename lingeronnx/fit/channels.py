@@ -15,7 +15,7 @@ from ..graph import ir
 from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..ops.conv import CONV2D, Geometry
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker, chained, chunks, conv_of, sum_cost
 
 __all__ = ["split_channels"]
@@ -23,24 +23,24 @@ __all__ = ["split_channels"]
 _MOST_PARTS = 16
 
 
-def split_channels(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def split_channels(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split by groups, by outputs or by inputs into as few parts as are within the limits."""
-    found = conv_of(node, row)
-    if found is None or len(found[0].kernel) != 2 or row.conv is None:
+    found = conv_of(node, target)
+    if found is None or len(found[0].kernel) != 2 or target.conv is None:
         return None
     g, weight = found
     if g.group > 1:
-        return _by_groups(model, node, g, weight, row)
-    return _by_outputs(model, node, g, weight, row) or _by_inputs(model, node, g, weight, row)
+        return _by_groups(model, node, g, weight, target)
+    return _by_outputs(model, node, g, weight, target) or _by_inputs(model, node, g, weight, target)
 
 
-def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
+def _fits(target: Target, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
     """Whether a part of so many channels is within all limits."""
     space, result = [int(d or 0) for d in g.source[2:]], [int(d or 0) for d in g.result[2:]]
     attributes = {**_attributes(g), "group": group}
     source = loose_tensor([1, inputs, *space], computed=True)
     weight = loose_tensor([outputs, inputs // group, *g.kernel])
-    return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), row)
+    return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), target)
 
 
 def _attributes(g: Geometry) -> dict[str, Attribute]:
@@ -62,10 +62,10 @@ def _count(total: int, align: int, fits: Callable[[int], bool]) -> list[tuple[in
 
 
 def _by_outputs(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    assert row.conv is not None
-    ranges = _count(g.outputs, row.conv.channel_align, lambda size: _fits(row, g, g.inputs, size, 1))
+    assert target.conv is not None
+    ranges = _count(g.outputs, target.conv.channel_align, lambda size: _fits(target, g, g.inputs, size, 1))
     if ranges is None:
         return None
     make = Maker(model, node)
@@ -79,10 +79,10 @@ def _by_outputs(
 
 
 def _by_inputs(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    assert row.conv is not None
-    ranges = _count(g.inputs, row.conv.channel_align, lambda size: _fits(row, g, size, g.outputs, 1))
+    assert target.conv is not None
+    ranges = _count(g.inputs, target.conv.channel_align, lambda size: _fits(target, g, size, g.outputs, 1))
     if ranges is None:
         return None
     make = Maker(model, node)
@@ -96,10 +96,10 @@ def _by_inputs(
 
 
 def _by_groups(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
     deep, each = g.inputs // g.group, g.outputs // g.group
-    ranges = _count(g.group, 1, lambda size: _fits(row, g, size * deep, size * each, size))
+    ranges = _count(g.group, 1, lambda size: _fits(target, g, size * deep, size * each, size))
     if ranges is None:
         return None
     make = Maker(model, node)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker, conv_of
 
 __all__ = ["split_depthwise"]
@@ -19,10 +19,10 @@ __all__ = ["split_depthwise"]
 _MOST = 16
 
 
-def split_depthwise(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def split_depthwise(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Make one depthwise convolution per filter of a channel."""
-    found = conv_of(node, row)
-    if found is None or len(found[0].kernel) != 2 or not row.breaks(node, "split-depthwise"):
+    found = conv_of(node, target)
+    if found is None or len(found[0].kernel) != 2 or not target.breaks(node, "split-depthwise"):
         return None
     g, weight = found
     many, channels = g.outputs // g.inputs, g.inputs

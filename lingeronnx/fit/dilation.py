@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import by, conv_of
 
 __all__ = ["expand_dilation"]
@@ -16,10 +16,10 @@ __all__ = ["expand_dilation"]
 _LARGEST = 33  # taps per side beyond which the zeros would be most of the work
 
 
-def expand_dilation(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def expand_dilation(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Spread the taps of the kernel and drop the dilation."""
-    found = conv_of(node, row)
-    if found is None or not row.breaks(node, "expand-dilation"):
+    found = conv_of(node, target)
+    if found is None or not target.breaks(node, "expand-dilation"):
         return None
     g, weight = found
     kernel = [(k - 1) * d + 1 for k, d in zip(g.kernel, g.dilations, strict=True)]

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import by, conv_of
 
 __all__ = ["enlarge_kernel"]
 
 
-def enlarge_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def enlarge_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Make the kernel as large as the stride; the end padding grows where the last position would be lost."""
-    found = conv_of(node, row)
-    if found is None or row.conv is None or not row.breaks(node, "enlarge-kernel"):
+    found = conv_of(node, target)
+    if found is None or target.conv is None or not target.breaks(node, "enlarge-kernel"):
         return None
     g, weight = found
     rank = len(g.kernel)
     kernel = [max(k, s) for k, s in zip(g.kernel, g.strides, strict=True)]
-    if max(kernel) > row.conv.max_kernel or any(d != 1 for d in g.dilations):
+    if max(kernel) > target.conv.max_kernel or any(d != 1 for d in g.dilations):
         return None
     pads = list(g.pads)
     for axis in range(rank):

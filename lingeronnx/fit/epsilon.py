@@ -16,18 +16,18 @@ from ..graph import ir
 from ..ops.layer_norm import LayerNorm, epsilon_fixed
 from ..passes.affine import fold_factor
 from ..passes.layer_norm import call
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["smaller_input"]
 
 
-def smaller_input(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def smaller_input(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Put a factor in front of the layer normalisation `node`, so that its epsilon is the chip's."""
-    if ir.kind(node) != "LayerNormalization" or row.norm is None or epsilon_fixed(node, row) is None:
+    if ir.kind(node) != "LayerNormalization" or target.norm is None or epsilon_fixed(node, target) is None:
         return None
-    if len(LayerNorm().violations(node, row)) > 1:  # it would stay in float all the same
+    if len(LayerNorm().violations(node, target)) > 1:  # it would stay in float all the same
         return None
-    wanted, epsilon = row.norm.epsilon, float(ir.attr(node, "epsilon", 1e-5))
+    wanted, epsilon = target.norm.epsilon, float(ir.attr(node, "epsilon", 1e-5))
     factor = math.sqrt(wanted / epsilon)
     source, result = ir.source(node), node.outputs[0]
     base = f"{result.name}_small"
@@ -44,4 +44,4 @@ def smaller_input(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, s
     call(model, node, epsilon * factor**2)
     where = "the layer in front takes up" if folded else "its input is multiplied by"
     rest = "exact" if folded else f"exact, but for {epsilon * factor**2:.2g} where the chip has {wanted:g}"
-    return f"epsilon {epsilon:g} made {row.name}'s: {where} {factor:.4g}", rest
+    return f"epsilon {epsilon:g} made {target.name}'s: {where} {factor:.4g}", rest

@@ -16,7 +16,7 @@ import numpy as np
 from ..formats import CONV1D
 from ..graph import ir
 from ..ops.conv import Geometry
-from ..targets import Platform
+from ..targets import Target
 from ..targets.limits import ConvLimits
 from ._base import Maker, by, chained, conv_of, sum_cost
 
@@ -44,17 +44,17 @@ class _Part:
         return self.before + self.last - self.first + 1 + self.after
 
 
-def split_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def split_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split the kernel along every axis where it is too large."""
-    found = conv_of(node, row)
-    if found is None or row.conv is None:
+    found = conv_of(node, target)
+    if found is None or target.conv is None:
         return None
-    if not row.breaks(node, "split-kernel"):
+    if not target.breaks(node, "split-kernel"):
         return None
     g, weight = found
-    if any(stride not in row.conv.strides for stride in g.strides):
+    if any(stride not in target.conv.strides for stride in g.strides):
         return None
-    axes = [_parts(g, axis, row) for axis in range(len(g.kernel))]
+    axes = [_parts(g, axis, target) for axis in range(len(g.kernel))]
     if any(parts is None for parts in axes):
         return None
     combined = [parts for parts in itertools.product(*(a or [] for a in axes)) if np.any(_taps(weight, parts))]
@@ -103,14 +103,14 @@ def _taps(weight: np.ndarray, parts: tuple[_Part, ...]) -> np.ndarray:
     return weight
 
 
-def _parts(g: Geometry, axis: int, row: Platform) -> list[_Part] | None:
+def _parts(g: Geometry, axis: int, target: Target) -> list[_Part] | None:
     """Return the parts of one axis; a single one where it fits, None where no split would be within the limits.
 
     Where the platform has no convolution of lines, or not of such ones, a line is an image of height 1.
     """
-    assert row.conv is not None
-    limits, size, kernel = row.conv, int(g.source[2 + axis] or 0), g.kernel[axis]
-    if row.runs(CONV1D.name) and (g.group, g.dilations) == (1, (1,)):
+    assert target.conv is not None
+    limits, size, kernel = target.conv, int(g.source[2 + axis] or 0), g.kernel[axis]
+    if target.runs(CONV1D.name) and (g.group, g.dilations) == (1, (1,)):
         most = limits.max_kernel_1d or limits.max_kernel
     else:
         most = limits.max_kernel if g.dilations[axis] == 1 else limits.max_kernel_dilated

@@ -7,17 +7,17 @@ one of b with ``a + b - 1 = k`` and the stride. Padding never wins a maximum, so
 from __future__ import annotations
 
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker, by
 
 __all__ = ["split_max_pool"]
 
 
-def split_max_pool(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def split_max_pool(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Pool twice; what is still too large is split again."""
-    if node.op_type != "MaxPool" or row.pool is None or len(node.outputs) != 1:
+    if node.op_type != "MaxPool" or target.pool is None or len(node.outputs) != 1:
         return None
-    if not row.breaks(node, "split-max-pool"):
+    if not target.breaks(node, "split-max-pool"):
         return None
     kernel = list(ir.attr(node, "kernel_shape"))
     rank = len(kernel)
@@ -25,7 +25,7 @@ def split_max_pool(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, 
     source = ir.shape(node.inputs[0])
     if source is None or None in source[2:] or len(source) != rank + 2 or node.outputs[0].shape is None:
         return None
-    most = row.pool.max_kernel
+    most = target.pool.max_kernel
     first: dict[str, list[int]] = {"kernel_shape": [], "strides": [], "pads": [0] * 2 * rank}
     second: dict[str, list[int]] = {"kernel_shape": [], "strides": [], "pads": [0] * 2 * rank}
     shape = list(ir.source(node).shape or ())

@@ -10,23 +10,23 @@ import numpy as np
 from ..formats import PAD
 from ..graph import ir
 from ..ops import float_op
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker, conv_of
 
 __all__ = ["explicit_pad"]
 
 
-def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
-    found = conv_of(node, row)
-    if found is None or row.conv is None or not row.runs(PAD.name):
+    found = conv_of(node, target)
+    if found is None or target.conv is None or not target.runs(PAD.name):
         return None
-    below = row.breaks(node, "pad-ahead")
-    if not row.breaks(node, "explicit-pad") and not below:
+    below = target.breaks(node, "pad-ahead")
+    if not target.breaks(node, "explicit-pad") and not below:
         return None
     g, _ = found
     rank = len(g.kernel)
-    most = [0 if below else min(row.conv.max_pad, k, row.conv.max_kernel) for k in g.kernel] * 2
+    most = [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel] * 2
     rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]
     kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
     if rank != 2 or not any(rest):
@@ -36,8 +36,8 @@ def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
     shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
-    op, _ = float_op(make.nodes[0], row)
-    if op is None or op.violations(make.nodes[0], row):
+    op, _ = float_op(make.nodes[0], target)
+    if op is None or op.violations(make.nodes[0], target):
         make.undo()
         return None
     model.graph.insert_before(node, make.nodes[0])

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..formats.spread import nearest_places
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker
 
 __all__ = ["repeat_elements"]
@@ -29,7 +29,7 @@ _FILTERS = {
 }
 
 
-def repeat_elements(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def repeat_elements(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a Resize as copies side by side, where the platform has none or none of its mode."""
     if node.op_type != "Resize" or node.domain or ir.attr(node, "axes"):
         return None
@@ -43,7 +43,7 @@ def repeat_elements(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str,
     mode = ir.attr(node, "mode", "nearest")
     if mode == "linear":
         return _linear(model, node, factors)
-    if mode != "nearest" or row.runs("Resize") or not _plain(node, sizes[1:]):
+    if mode != "nearest" or target.runs("Resize") or not _plain(node, sizes[1:]):
         return None
     make = Maker(model, node)
     _repeated(make, ir.source(node), factors)

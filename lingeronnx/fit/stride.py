@@ -18,7 +18,7 @@ import numpy as np
 from ..graph import ir
 from ..graph.attributes import Attribute
 from ..ops.conv import Geometry
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker, by, conv_of
 
 __all__ = ["other_stride"]
@@ -26,19 +26,19 @@ __all__ = ["other_stride"]
 _MOST = 32  # a larger stride than any patch
 
 
-def other_stride(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def other_stride(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write the convolution with stride 1 along one axis: one whose stride the platform does not have, else a large."""
-    found = conv_of(node, row)
-    if found is None or row.conv is None:
+    found = conv_of(node, target)
+    if found is None or target.conv is None:
         return None
     g, weight = found
     axes = range(len(g.kernel))
-    absent = [axis for axis in axes if g.strides[axis] not in row.conv.strides]
+    absent = [axis for axis in axes if g.strides[axis] not in target.conv.strides]
     if absent and g.strides[absent[0]] > _MOST:
         return None
-    long = [axis for axis in axes if g.strides[axis] > 1 and g.kernel[axis] > row.conv.max_kernel]
+    long = [axis for axis in axes if g.strides[axis] > 1 and g.kernel[axis] > target.conv.max_kernel]
     crowded = 2 * math.prod(int(d or 0) for d in g.source[1:]) + 2 * math.prod(int(d or 0) for d in g.result[1:])
-    axis = next(iter(absent or (long if crowded > (row.shared_memory or crowded) else ())), None)
+    axis = next(iter(absent or (long if crowded > (target.shared_memory or crowded) else ())), None)
     if axis is None:
         return None
     make, stride, places = Maker(model, node), g.strides[axis], _places(g, axis)

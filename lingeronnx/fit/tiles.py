@@ -17,7 +17,7 @@ from ..graph import ir, operators
 from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker, by, chunks
 
 __all__ = ["split_map"]
@@ -68,7 +68,7 @@ def _numbers(dims: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(d) for d in dims)
 
 
-def split_map(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def split_map(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Cut the map into as few tiles as are within the limits."""
     if node.domain or node.op_type not in operators.WINDOWS - {"ConvTranspose"}:
         return None
@@ -78,7 +78,7 @@ def split_map(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] 
         return None
     for parts in _cuts(window, convolves):
         ranges = [chunks(size, count) for size, count in zip((window.source[0], *window.result), parts, strict=True)]
-        if _fit(node, window, ranges, row):
+        if _fit(node, window, ranges, target):
             _emit(model, node, window, ranges)
             count = math.prod(map(len, ranges))
             what = f"{node.op_type} on a map of {by(window.source)} in {count} tiles side by side"
@@ -95,7 +95,7 @@ def _cuts(window: _Window, convolves: bool) -> Iterator[tuple[int, int, int]]:
     yield from sorted(few, key=lambda way: (math.prod(way), -way[0], -way[1]))
 
 
-def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, int]]], row: Platform) -> bool:
+def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, int]]], target: Target) -> bool:
     """Whether every tile is within the limits, and more than one window of a pool that has several."""
     distinct: set[tuple[int, ...]] = set()
     for among, *places in itertools.product(*ranges):
@@ -110,8 +110,8 @@ def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, in
         if node.op_type != "Conv" and result == [1, 1] != list(window.result):
             return False
         made = _tile(node, (channels, height, width), pads, result)
-        op, _ = float_op(made, row)
-        if op is None or op.violations(made, row):
+        op, _ = float_op(made, target)
+        if op is None or op.violations(made, target):
             return False
     return True
 

@@ -27,7 +27,7 @@ from ..ops import float_op
 from ..ops.lut import SIGMOID, TANH
 from ..ops.recurrent import given
 from ..passes.linear import declare
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["STEPS", "unroll"]
 
@@ -37,24 +37,24 @@ _Weight = tuple[ir.Value, ir.Value]
 STEPS = 64
 
 
-def _is_joined(units: int, row: Platform) -> bool:
+def _is_joined(units: int, target: Target) -> bool:
     """Whether one sigmoid takes the gates together: what stands in for it may have a limit."""
     gates = [1, 1, 3 * units]
-    return not SIGMOID.violations(loose_node("Sigmoid", [loose_tensor(gates)], gates), row)
+    return not SIGMOID.violations(loose_node("Sigmoid", [loose_tensor(gates)], gates), target)
 
 
-def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def unroll(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write the layer out step by step."""
     kind = ir.kind(node)
     if node.domain != ir.DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in given(node):
         return None
     shape = ir.shape(node.inputs[0])
-    if shape is None or shape[1] is None or shape[1] > STEPS or not SIGMOID.available(row):
+    if shape is None or shape[1] is None or shape[1] > STEPS or not SIGMOID.available(target):
         return None
-    maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(row))
-    maker.joined = _is_joined(maker.units, row)
+    maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(target))
+    maker.joined = _is_joined(maker.units, target)
     maker.run()
-    if any((op := float_op(made, row)[0]) is None or op.violations(made, row) for made in maker.build.nodes):
+    if any((op := float_op(made, target)[0]) is None or op.violations(made, target) for made in maker.build.nodes):
         maker.build.undo()
         return None
     maker.done()

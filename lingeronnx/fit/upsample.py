@@ -12,15 +12,15 @@ import numpy as np
 
 from ..graph import ir
 from ..ops.conv import Conv1d
-from ..targets import Platform
+from ..targets import Target
 from ._base import Maker
 
 __all__ = ["phases_of_lines"]
 
 
-def phases_of_lines(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+def phases_of_lines(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a ConvTranspose of one dimension as Conv, Reshape, Transpose, Reshape and a Slice."""
-    if node.op_type != "ConvTranspose" or node.domain or not Conv1d().available(row):
+    if node.op_type != "ConvTranspose" or node.domain or not Conv1d().available(target):
         return None
     weight, bias = (ir.const(v) for v in (*node.inputs[1:], None)[:2])
     source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))

@@ -21,7 +21,7 @@ from ..graph.disjoint import DisjointSets
 from ..ops import Op, parameter_values
 from ..ops.activation import bounds
 from ..plan import Affine, PerAxis, Plan
-from ..targets import Platform
+from ..targets import Target
 from .calibrate import best_scale, best_window
 from .observe import Curve, Stats, TensorStats, Through
 from .partition import Partition
@@ -88,7 +88,7 @@ class TieClass:
         return merged
 
 
-def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
+def tie_classes(parts: Partition, target: Target) -> tuple[TieClass, ...]:
     """Group the integer activations of `parts` by shared scale."""
     sets = DisjointSets()
     mute: set[str] = set()
@@ -99,7 +99,7 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     for name in activations:
         sets.find(name)
     for node, op in parts.nodes:
-        for tie in op.ties(node, row):
+        for tie in op.ties(node, target):
             sets.join(tie.first, tie.second)
             if tie.governs is not None:
                 mute.add(tie.second if tie.governs == tie.first else tie.first)
@@ -116,7 +116,7 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     classes = []
     values = {str(value.name): value for value in ir.values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}
-    symmetric = parts.symmetric(row)
+    symmetric = parts.symmetric(target)
     shares = soft_rows(parts)
     for names in members.values():
         loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
@@ -126,7 +126,7 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
         free = room is None and not symmetric.keys() & set(names)
-        curve, into = _curve(names, values, inside, parts.graph, row)
+        curve, into = _curve(names, values, inside, parts.graph, target)
         classes.append(TieClass(tuple(names), governing, bound, room, reach, curve, into, free))
     return tuple(classes)
 
@@ -180,7 +180,7 @@ def _float_readers(
 
 
 def _curve(
-    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Graph, row: Platform
+    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Graph, target: Target
 ) -> tuple[Curve | None, str]:
     """Return what alone reads the tensors `names`, which are tied, outside of what moves them, and what that writes.
 
@@ -203,14 +203,14 @@ def _curve(
     written = ir.written_name(node)
     if key not in inside or written in names:
         return None, ""
-    return inside[key].curve(model, node, row), written
+    return inside[key].curve(model, node, target), written
 
 
-def tops(parts: Partition, row: Platform) -> dict[str, float]:
+def tops(parts: Partition, target: Target) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
     found: dict[str, float] = {}
     for node, op in parts.nodes:
-        if op.format is CLIP and not row.runs(CLIP.name):
+        if op.format is CLIP and not target.runs(CLIP.name):
             limits = bounds(node)
             assert limits is not None
             found[ir.written_name(node)] = limits[1]
@@ -301,14 +301,14 @@ class Setting:
 
 
 def assign(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: Choice
 ) -> tuple[Plan, list[str]]:
     """Return the plan for `parts` and the notes a user should read (all-zero tensors, moved scales).
 
     ties : the classes that `tie_classes` found. stats : of the activations of `parts`.
     """
     notes: list[str] = []
-    tensors = wishes(parts, ties, stats, row, choice, notes)
+    tensors = wishes(parts, ties, stats, target, choice, notes)
     for node, op in parts.nodes:
         for index in op.parameters(node):
             name = ir.read_name(node, index)
@@ -322,8 +322,8 @@ def assign(
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             axis = op.format.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
             tensors[name] = _weight_scales(np.asarray(values), axis, setting)
-    widen(tensors, parts, stats, choice, row)
-    if row.executor:
+    widen(tensors, parts, stats, choice, target)
+    if target.executor:
         notes += [
             f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
             "measured with it"
@@ -331,29 +331,31 @@ def assign(
             if bits == "float"
         ]
     if choice.mode == "q-value":
-        _coarsen(tensors, parts, ties, row, choice)
-    plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
-    plan, moves = legalize(plan, parts, ties, row)
+        _coarsen(tensors, parts, ties, target, choice)
+    plan = Plan(
+        platform=target.name, executor=target.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats)
+    )
+    plan, moves = legalize(plan, parts, ties, target)
     if choice.asymmetric:
-        notes.append(_around_zero(parts, plan, row))
+        notes.append(_around_zero(parts, plan, target))
     return plan, notes + moves
 
 
-def _around_zero(parts: Partition, plan: Plan, row: Platform) -> str:
+def _around_zero(parts: Partition, plan: Plan, target: Target) -> str:
     """Return a note on the activations that have no zero point."""
     held = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
-    why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(row).values()})
+    why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(target).values()})
     moved = sum(q.shifted for q in held)
     text = f"{moved} of {len(held)} activations have a zero point other than 0"
     return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
 
 
 def wishes(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice, notes: list[str]
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: Choice, notes: list[str]
 ) -> dict[str, Affine]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, Affine] = {}
-    pinned = tops(parts, row)
+    pinned = tops(parts, target)
     for group in (*(g for g in ties if not g.into), *reversed([g for g in ties if g.into])):
         if group.tensors[0] in choice.held:
             tensors.update({name: choice.held[name] for name in group.tensors})
@@ -404,42 +406,44 @@ def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> Af
 
 
 def _coarsen(
-    tensors: dict[str, Affine], parts: Partition, ties: Sequence[TieClass], row: Platform, choice: Choice
+    tensors: dict[str, Affine], parts: Partition, ties: Sequence[TieClass], target: Target, choice: Choice
 ) -> None:
     """Lower scales, in place, that the operators which read the tensors would rather have; none that a user gave."""
     owner = {name: group.tensors for group in ties for name in group.tensors}
     for node, op in parts.nodes:
         if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
             continue
-        for name in op.coarsened(node, row, lambda name: tensors[name].scale):
+        for name in op.coarsened(node, target, lambda name: tensors[name].scale):
             to, group = tensors[ir.written_name(node)], owner[name]
             given = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
             if not given and tensors[name].bits == to.bits:
                 tensors.update({n: tensors[n].changed(to.scale) for n in group})
 
 
-def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Choice, row: Platform) -> None:
+def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Choice, target: Target) -> None:
     """Give outputs that leave the integers the width the user wants; "float": no integers at all.
 
     A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve alone reads, in 16
     bits, has that of the curve's table. Raises ConfigError where the output is none of these.
     """
-    nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(row)
-    fine = parts.fine_inputs(row)
+    nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(target)
+    fine = parts.fine_inputs(target)
     for name, bits in choice.out_bits.items():
-        if name in fine and bits in row.curve_bits:
+        if name in fine and bits in target.curve_bits:
             tensors[name] = Affine(2.0 ** fine[name], int(bits))
             continue
         if name not in able:
-            more = f", or in {row.curve_bits[0]} bits that a sigmoid or tanh alone reads," if row.curve_bits else ""
+            more = (
+                f", or in {target.curve_bits[0]} bits that a sigmoid or tanh alone reads," if target.curve_bits else ""
+            )
             raise ConfigError(
                 f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
                 f"reads{more} can have another width"
             )
-        if bits not in (*row.out_bits, "float"):
+        if bits not in (*target.out_bits, "float"):
             raise ConfigError(
-                f"override {name}: out_bits {bits} on platform {row.name}: an output that leaves the integers has "
-                f"{', '.join(map(str, row.out_bits))} bits there, or float; {bits} are for what a sigmoid or tanh "
+                f"override {name}: out_bits {bits} on platform {target.name}: an output that leaves the integers has "
+                f"{', '.join(map(str, target.out_bits))} bits there, or float; {bits} are for what a sigmoid or tanh "
                 "alone reads"
             )
         if bits == "float":
@@ -508,8 +512,8 @@ def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> N
         tensors[name] = w.changed([_stored(min(pair)) for pair in zip(w.scales.tolist(), most, strict=True)])
 
 
-def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platform) -> tuple[Plan, list[str]]:
-    """Return `plan` with every tie and inequality of `row` holding, and what was moved.
+def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], target: Target) -> tuple[Plan, list[str]]:
+    """Return `plan` with every tie and inequality of `target` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
     largest. Raises UnheldScale for a scale below the row's smallest.
@@ -522,14 +526,14 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
         if (tensors[name].scale, tensors[name].zero_point) != (least.scale, least.zero_point):
             tensors[name] = tensors[name].changed(least.scale, zero_point=least.zero_point)
     _hold_biases(tensors, parts, plan.mode == "q-value")
-    if not row.power_of_two:
+    if not target.power_of_two:
         return plan.with_tensors(tensors), []
 
     def exponent(name: str) -> int:
         found = tensors[name].exponent
         if found is None:
             raise ConstraintError(
-                f"tensor '{name}' has scale {tensors[name].scale:g}; {row.name} takes powers of two only"
+                f"tensor '{name}' has scale {tensors[name].scale:g}; {target.name} takes powers of two only"
             )
         return found
 
@@ -541,28 +545,28 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
             tensors[member] = tensors[member].changed(2.0**most)
         return True
 
-    fine, changed = parts.fine_inputs(row), True
+    fine, changed = parts.fine_inputs(target), True
     while changed:
         changed = False
         for name in owner:
-            changed |= lower_to(name, row.exponents[1], f"{row.name} holds scales up to 2^{row.exponents[1]}")
+            changed |= lower_to(name, target.exponents[1], f"{target.name} holds scales up to 2^{target.exponents[1]}")
         for node, op in parts.nodes:
             most = op.ceiling(node, exponent)
             if most is not None and ir.written_name(node) in tensors:
                 changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
     for name in owner:
-        if tensors[name].bits > 8 and exponent(name) < fine.get(name, row.exponents[0]):
+        if tensors[name].bits > 8 and exponent(name) < fine.get(name, target.exponents[0]):
             raise ConstraintError(
                 f"tensor '{name}' of {tensors[name].bits} bits gets scale 2^{exponent(name)} at most; what reads it "
                 f"takes 2^{fine[name]} at least: give it 8 bits"
             )
-        if exponent(name) < row.exponents[0]:
+        if exponent(name) < target.exponents[0]:
             raise UnheldScale(
-                f"tensor '{name}' needs scale 2^{exponent(name)}, {row.name} holds 2^{row.exponents[0]} at least; "
-                "scale the model's input down or leave the node in float with --skip",
+                f"tensor '{name}' needs scale 2^{exponent(name)}, {target.name} holds 2^{target.exponents[0]} at "
+                "least; scale the model's input down or leave the node in float with --skip",
                 owner[name].tensors,
                 exponent(name),
-                row.exponents[0],
+                target.exponents[0],
             )
     notes = [
         f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"

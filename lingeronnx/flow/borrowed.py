@@ -18,7 +18,7 @@ from ..graph import ir
 from ..plan import Affine, PerAxis
 from ..plan.config import QuantConfig
 from ..qdq.read import Read
-from ..targets import Platform
+from ..targets import Target
 from .partition import Partition
 from .taken import Taken, candidates, parameters
 
@@ -42,7 +42,7 @@ class Borrowed:
     used: set[str] = field(default_factory=set)
 
 
-def borrowed_weights(read: Read, parts: Partition, row: Platform, conf: QuantConfig) -> Borrowed:
+def borrowed_weights(read: Read, parts: Partition, target: Target, conf: QuantConfig) -> Borrowed:
     """Return how the weights are held that `read` has scales for."""
     found = Borrowed()
     for node, op, name, values in parameters(parts):
@@ -51,9 +51,9 @@ def borrowed_weights(read: Read, parts: Partition, row: Platform, conf: QuantCon
             continue
         own = [grid for grid, _ in read.layers.get(ir.origin(node), ())]
         found.used |= {old for old, grid in read.weights.items() if old == name or any(grid is one for one in own)}
-        made = [(q, grid) for grid in grids if (q := _held(grid, values, op.format.channel_axis, row, conf))]
+        made = [(q, grid) for grid in grids if (q := _held(grid, values, op.format.channel_axis, target, conf))]
         if not made:
-            found.refused[name] = _why(grids[0], values, row)
+            found.refused[name] = _why(grids[0], values, target)
             continue
         q, grid = max(made, key=lambda pair: _sqnr(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
@@ -69,15 +69,15 @@ def borrowed_weights(read: Read, parts: Partition, row: Platform, conf: QuantCon
     return found
 
 
-def _why(grid: Affine, values: np.ndarray, row: Platform) -> str:
-    if grid.bits > max(row.bits):
-        return f"{grid.bits} bits; {row.name} computes in {' or '.join(map(str, row.bits))}"
+def _why(grid: Affine, values: np.ndarray, target: Target) -> str:
+    if grid.bits > max(target.bits):
+        return f"{grid.bits} bits; {target.name} computes in {' or '.join(map(str, target.bits))}"
     return f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight has here"
 
 
-def _held(grid: Affine, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> Affine | None:
+def _held(grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig) -> Affine | None:
     """Return how `values` are held at the scales of `grid`, None where the platform does not have its form."""
-    bits = min((width for width in row.bits if width >= grid.bits), default=0)
+    bits = min((width for width in target.bits if width >= grid.bits), default=0)
     many = not grid.single
     if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
         return None

@@ -19,7 +19,7 @@ from ..run.made import note_made
 from ..run.memory import piece, release
 from ..run.moments import note_inputs
 from ..run.session import lowered_session
-from ..targets import DEFAULT, Platform
+from ..targets import DEFAULT, Target
 from .fidelity import Fidelity, fidelity
 from .lower import lower
 from .model import QuantizedModel
@@ -50,9 +50,9 @@ class Compared:
     def result(self) -> QuantizedModel:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
         planned, prepared = self.planned, self.planned.prepared
-        plan, row = planned.plan, prepared.row
+        plan, target = planned.plan, prepared.target
         notes = [*prepared.notes, *planned.notes]
-        lowered, formed = row.finish(self.made.graph)
+        lowered, formed = target.finish(self.made.graph)
         if not prepared.synthetic:
             few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
             note_inputs(lowered, prepared.data.first(few))
@@ -61,7 +61,7 @@ class Compared:
         tail = prepared.tail
         rest = {} if tail is None else {str(n.name): n.op_type for n in tail.model.graph}
         behind = [FloatNode(name, kind, tail.why[name]) for name, kind in rest.items()] if tail is not None else []
-        report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem, behind)
+        report = describe(planned.parts, lowered, plan, target, fitted, notes, prepared.stem, behind)
         if tail is not None:
             lowered = with_tail(lowered, tail)
         seen = self.seen
@@ -82,7 +82,7 @@ class Compared:
             plan,
             report,
             planned.graph,
-            row,
+            target,
             planned.ranges,
             planned.basis,
             prepared.reasons,
@@ -94,7 +94,7 @@ class Compared:
         """The result; ConstraintError with require_chip where it is not chip-ready."""
         report = self.result.report
         if self.planned.prepared.conf.require_chip and not report.chip_ready:
-            raise _not_ready(report, self.planned.prepared.row)
+            raise _not_ready(report, self.planned.prepared.target)
         return self.result
 
 
@@ -103,11 +103,11 @@ def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None
 
     explain : whether a warning says where an output breaks; not for a trial.
     """
-    row = planned.prepared.row
+    target = planned.prepared.target
     if planned.prepared.synthetic and exact is not planned.graph:  # weights were refined on random inputs
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
-    made = lower(planned.parts.on(exact), planned.plan, row)
-    session = lowered_session(made.graph, row, planned.prepared.opened)
+    made = lower(planned.parts.on(exact), planned.plan, target)
+    session = lowered_session(made.graph, target, planned.prepared.opened)
     seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress, explain)
     release()
     return Compared(planned, exact, made, seen)
@@ -139,9 +139,9 @@ def _composed(graph: ir.Graph, rules: Mapping[str, Op], made: Lowered) -> list[F
     return found
 
 
-def _not_ready(report: Report, row: Platform) -> ConstraintError:
-    if not row.packs:
-        return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform {DEFAULT}")
+def _not_ready(report: Report, target: Target) -> ConstraintError:
+    if not target.packs:
+        return ConstraintError(f"--require-chip: platform {target.name} is no chip; choose --platform {DEFAULT}")
     against = [f for f in report.findings if f.level != "plan"]
     if against:
         return ConstraintError(f"not chip-ready: {against[0]}")

@@ -124,16 +124,16 @@ def _with_bits(of: Callable[[Planned], Planned | None]) -> _Method:
 
 
 def _ready(planned: Planned) -> bool:
-    made = lower(planned.parts, planned.plan, planned.prepared.row)
+    made = lower(planned.parts, planned.plan, planned.prepared.target)
     return Compared(planned, planned.graph, made, Fidelity({}, "", ())).result.report.chip_ready
 
 
 def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
     """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
-    planned, row = best.planned, best.planned.prepared.row
+    planned, target = best.planned, best.planned.prepared.target
     if planned.basis.choice is None:  # the scales were given
         return None
-    fixed = {*tops(planned.parts, row), *(n for n, said in planned.basis.choice.own.items() if "scale" in said)}
+    fixed = {*tops(planned.parts, target), *(n for n, said in planned.basis.choice.own.items() if "scale" in said)}
     errors = best.errors
 
     def better(plan: Plan) -> bool:
@@ -144,8 +144,8 @@ def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Fou
         errors = found
         return True
 
-    ties = tie_classes(planned.parts, row)
-    plan = scales_by_outputs(planned.parts, planned.plan, ties, row, frozenset(fixed), better)
+    ties = tie_classes(planned.parts, target)
+    plan = scales_by_outputs(planned.parts, planned.plan, ties, target, frozenset(fixed), better)
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
     return trials.beside(best, replace(planned, plan=plan), best.methods, ERRORS, progress)

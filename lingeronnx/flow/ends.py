@@ -47,7 +47,7 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
     lost = (_least(best.seen) < _LEAST, any(_level(part.sqnr) < _LEAST for part in best.seen.parts))
     far, joined = (False, False) if conf.state else lost  # of states that are fed back the cells are tried
     tries = [(end, _GAIN) for end in ends(prepared.graph, far, joined)]
-    tries.append((cells(prepared.graph, prepared.conf.state, prepared.row), _CELL_GAIN))
+    tries.append((cells(prepared.graph, prepared.conf.state, prepared.target), _CELL_GAIN))
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
     if conf.effort == "fast" or not prepared.data.rereadable:
         fast = conf.effort == "fast"

@@ -68,10 +68,10 @@ def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compa
 
 def _settings(prepared: Prepared) -> dict[str, str]:
     """Return the settings that make scales finer, of those that the user did not name."""
-    row, named = prepared.row, prepared.conf.model_fields_set
+    target, named = prepared.target, prepared.conf.model_fields_set
     found = {}
-    if "channel" in row.weight_scales and "weight_scales" not in named and prepared.conf.weight_scales == "tensor":
+    if "channel" in target.weight_scales and "weight_scales" not in named and prepared.conf.weight_scales == "tensor":
         found["weight_scales"] = "channel"
-    if "max-value" in row.modes and "mode" not in named and prepared.conf.mode == "q-value":
+    if "max-value" in target.modes and "mode" not in named and prepared.conf.mode == "q-value":
         found["mode"] = "max-value"
     return found

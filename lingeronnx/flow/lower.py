@@ -17,27 +17,27 @@ from ..graph.attributes import integer, number, scales
 from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..run.borders import float_names
-from ..targets import DEFAULT, Platform
+from ..targets import DEFAULT, Target
 from .partition import Partition
 
 __all__ = ["check_zero_points", "lower", "plan_of"]
 
 
-def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
+def lower(parts: Partition, plan: Plan, target: Target) -> Lowered:
     """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
 
     Raises ModelError when the plan lacks a tensor, ConfigError for a zero point that an operator does not take.
     """
-    check_zero_points(plan, parts, row)
-    return Lowering(parts.graph, plan, row, parts.ops).run()
+    check_zero_points(plan, parts, target)
+    return Lowering(parts.graph, plan, target, parts.ops).run()
 
 
-def check_zero_points(plan: Plan, parts: Partition, row: Platform) -> None:
-    """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `row` does not take."""
+def check_zero_points(plan: Plan, parts: Partition, target: Target) -> None:
+    """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `target` does not take."""
     held = {name: q for name, q in plan.tensors.items() if q.shifted}
     if not held:
         return
-    symmetric, activations = parts.symmetric(row), set(parts.activations)
+    symmetric, activations = parts.symmetric(target), set(parts.activations)
     for name, q in held.items():
         what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
         if what is not None:

@@ -45,11 +45,11 @@ def massive(planned: Planned) -> list[Massive]:
     None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named by the last of its
     tensors that the user's graph has, which `--override NAME=bits:16` takes.
     """
-    row, stats = planned.prepared.row, planned.basis.stats
-    if _WIDE not in row.bits:
+    target, stats = planned.prepared.target, planned.basis.stats
+    if _WIDE not in target.bits:
         return []
     found = []
-    for group in tie_classes(planned.parts, row):
+    for group in tie_classes(planned.parts, target):
         seen, name = group.stats(stats), _named(planned, group.tensors)
         held = planned.plan.tensors.get(group.tensors[-1])
         if seen is None or name is None or held is None or held.bits >= _WIDE:

@@ -23,7 +23,7 @@ from ..passes import Reason
 from ..plan import Plan
 from ..run.part import chip_part
 from ..run.session import Session, lowered_session
-from ..targets import Platform
+from ..targets import Target
 from .fidelity import per_tensor
 from .notebook import notebook_html
 from .planned import Basis
@@ -70,7 +70,7 @@ class QuantizedModel:
     plan: Plan
     report: Report
     float_graph: ir.Graph
-    platform: Platform
+    platform: Target
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: Basis = field(default_factory=Basis)
     reasons: Sequence[Reason] = ()

@@ -33,7 +33,7 @@ def next_options(planned: Planned, between: Sequence[FloatNode], lossy: bool) ->
     between : float nodes that stand between integer ones. lossy : whether an output is far from the float model's.
     """
     prepared, found = planned.prepared, []
-    if between and prepared.row.packs:
+    if between and prepared.target.packs:
         found += _cut(prepared, {entry.node for entry in between})
     if lossy and (groups := massive(planned)):
         found.append(_wider(groups[:_MOST]))

@@ -12,7 +12,7 @@ from ..errors import ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, float_op, parameter_values
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["Partition", "partition"]
 
@@ -33,12 +33,12 @@ class Partition:
     floats: Mapping[str, str]
 
     @classmethod
-    def of(cls, graph: ir.Graph, floats: Mapping[str, str], row: Platform) -> Partition:
-        """Return the partition of `graph` for `row` in which `floats` stay; ConstraintError where more have to."""
+    def of(cls, graph: ir.Graph, floats: Mapping[str, str], target: Target) -> Partition:
+        """Return the partition of `graph` for `target` in which `floats` stay; ConstraintError where more have to."""
         ops = {}
         for node in graph.graph:
             if str(node.name) not in floats:
-                op, reason = float_op(node, row)
+                op, reason = float_op(node, target)
                 if op is None:
                     raise ConstraintError(f"node {node.name} cannot be quantized: {reason}")
                 ops[str(node.name)] = op
@@ -64,17 +64,17 @@ class Partition:
             names.update(dict.fromkeys(str(node.outputs[index].name) for index in op.results(node)))
         return tuple(names)
 
-    def symmetric(self, row: Platform) -> dict[str, str]:
+    def symmetric(self, target: Target) -> dict[str, str]:
         """Return {activation: the operator that reads or writes it, for which the integer 0 has to stand for 0}."""
         found: dict[str, str] = {}
         for node, op in self.nodes:
-            if not op.zero_points(node, row):
+            if not op.zero_points(node, target):
                 names = [ir.read_name(node, index) for index in op.data(node)]
                 names += [str(node.outputs[index].name) for index in op.results(node)]
                 found.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
         return found
 
-    def wide_outputs(self, row: Platform) -> frozenset[str]:
+    def wide_outputs(self, target: Target) -> frozenset[str]:
         """Return the outputs that leave the integers, of layers that may write them wider than the rest, or in float.
 
         A chip writes up to three axes, and more by a Reshape, which only moves bytes.
@@ -84,18 +84,18 @@ class Partition:
             for node, op in self.nodes
             if op.wide
             and not any(id(use.node) in self.inside for use in node.outputs[0].uses())
-            and (row.linear is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
+            and (target.linear is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
         )
 
-    def fine_inputs(self, row: Platform) -> dict[str, int]:
+    def fine_inputs(self, target: Target) -> dict[str, int]:
         """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it takes}."""
         found = {}
         for node, op in self.nodes:
             reader = ir.sole_consumer(node.outputs[0])
             after = None if reader is None else self.ops.get(str(reader.name))
-            fine = None if after is None else after.fine(row)
+            fine = None if after is None else after.fine(target)
             fits = op.wide and len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES
-            if fits and fine is not None and row.curve_bits:
+            if fits and fine is not None and target.curve_bits:
                 found[ir.written_name(node)] = fine
         return found
 
@@ -122,8 +122,8 @@ class Partition:
         return replace(self, floats={**self.floats, **more})
 
 
-def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> Partition:
-    """Return what of the normalised `model` becomes integer on `row`.
+def partition(model: ir.Graph, target: Target, skip: Mapping[str, str]) -> Partition:
+    """Return what of the normalised `model` becomes integer on `target`.
 
     skip : nodes the caller leaves out, with the reason.
     """
@@ -131,10 +131,10 @@ def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> Partit
     for node in model.graph:
         name = str(node.name)
         if name not in floats:
-            reason = _why_float(node, row)
+            reason = _why_float(node, target)
             if reason is not None:
                 floats[name] = reason
-    whole = Partition.of(model, floats, row)
+    whole = Partition.of(model, floats, target)
     heads = dict.fromkeys(_heads(whole), "it ends the network, where floats cost nothing")
     rest = _without(whole, heads)
     return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
@@ -146,8 +146,8 @@ def _without(parts: Partition, more: Mapping[str, str]) -> Partition:
     return Partition(parts.graph, ops, {**parts.floats, **more})
 
 
-def _why_float(node: ir.Node, row: Platform) -> str | None:
-    op, reason = float_op(node, row)
+def _why_float(node: ir.Node, target: Target) -> str | None:
+    op, reason = float_op(node, target)
     if op is None:
         return reason
     for index in op.data(node):
@@ -168,11 +168,11 @@ def _why_float(node: ir.Node, row: Platform) -> str | None:
         values = parameter_values(node, index)
         if values is not None and not np.isfinite(values).all():
             return "its weight holds NaN or infinity"
-    broken = op.violations(node, row)
+    broken = op.violations(node, target)
     if broken:
         return broken[0].brief
-    if not op.available(row):
-        return op.absence(node, row)
+    if not op.available(target):
+        return op.absence(node, target)
     return None
 
 

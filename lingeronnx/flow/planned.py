@@ -19,7 +19,7 @@ from ..qdq.read import Read
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
-from ..targets import Platform
+from ..targets import Target
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, soft_rows, tie_classes, tops
 from .borrowed import Borrowed, borrowed_weights, follow, refusals, told
 from .chosen import chosen
@@ -154,7 +154,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     before : what was seen of the same graph on the same data, where less was left to the host; it is taken over for the
     tensors whose factors are the same now.
     """
-    row, conf = prepared.row, prepared.conf
+    target, conf = prepared.target, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
     few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
@@ -164,8 +164,8 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
         feeds = prepared.data.first(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
         pieces = list(prepared.data.pieces(feeds, few))
         even = equalize(parts, pieces, _choice(prepared, parts), prepared.runner, channels)
-        wide = wide_states(parts, conf.state, row) if conf.bits < 16 else parts.activations
-        notes += cell_notes(parts, row, feeds, wide)
+        wide = wide_states(parts, conf.state, target) if conf.bits < 16 else parts.activations
+        notes += cell_notes(parts, target, feeds, wide)
     done = 0
 
     def count(samples: int) -> None:
@@ -184,7 +184,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     stats = observe(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
     release()
     alike = before is not None and before.parts.floats == parts.floats
-    ties = before.ties if before is not None and alike else tie_classes(parts, row)
+    ties = before.ties if before is not None and alike else tie_classes(parts, target)
     return Observed(prepared, parts, even, stats, [*notes, *watched.notes()], channels, soft, ties)
 
 
@@ -200,18 +200,18 @@ def _alike(before: Observed, even: Mapping[str, np.ndarray], soft: Mapping[str, 
 
 def assign_scales(seen: Observed) -> Planned:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
-    row, conf, parts = seen.prepared.row, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
+    target, conf, parts = seen.prepared.target, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
     ties, choice = seen.ties, _choice(seen.prepared, parts)
-    host, alike = free_borders(parts, ties, seen.stats, row, choice)
+    host, alike = free_borders(parts, ties, seen.stats, target, choice)
     stats = {**seen.stats, **{new: seen.stats[name] for new, name in alike.items()}}
     if host:
         parts = parts.with_floats(host)
-        ties, choice = tie_classes(parts, row), _choice(seen.prepared, parts)
+        ties, choice = tie_classes(parts, target), _choice(seen.prepared, parts)
     ranged = range_factors(
         parts,
         ties,
         stats,
-        row,
+        target,
         choice=choice,
         search=conf.mode == "q-value" and conf.effort != "fast",
         by_channel=conf.weight_scales == "channel",
@@ -219,20 +219,20 @@ def assign_scales(seen: Observed) -> Planned:
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
+    parts, plan, notes = _assign(parts, ties, scaled, target, choice, conf.require_chip)
     if conf.effort != "fast":
         pieces = _samples(seen.prepared)
         less = costly_cuts(parts, plan, ties, scaled, choice, pieces, lambda: _given(seen.prepared, pieces))
         release()
         choice = choice.with_scales(less)
         if less:
-            parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
+            parts, plan, notes = _assign(parts, ties, scaled, target, choice, conf.require_chip)
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
     both = factors.combine(seen.even, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
     plan = replace(plan, transforms=changed, scaled=alike, synthetic=seen.prepared.synthetic)
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
-    if conf.bits < 16 and (wide := wide_states(parts, conf.state, row)):
+    if conf.bits < 16 and (wide := wide_states(parts, conf.state, target)):
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen, Basis(scaled, choice), seen)
 
@@ -240,7 +240,7 @@ def assign_scales(seen: Observed) -> Planned:
 def _choice(prepared: Prepared, parts: Partition) -> Choice:
     """Return how the scales of `parts` are chosen."""
     conf = prepared.conf
-    wide = wide_states(parts, conf.state, prepared.row) if conf.bits < 16 else []
+    wide = wide_states(parts, conf.state, prepared.target) if conf.bits < 16 else []
     return chosen(prepared.selectors(parts.graph), parts.ops, conf, wide)
 
 
@@ -262,21 +262,21 @@ def _assign(
     parts: Partition,
     ties: Sequence[TieClass],
     stats: Mapping[str, TensorStats],
-    row: Platform,
+    target: Target,
     choice: Choice,
     strict: bool,
 ) -> tuple[Partition, Plan, list[str]]:
-    """Return the plan; what needs a scale that `row` does not hold goes to float first, unless `strict`."""
+    """Return the plan; what needs a scale that `target` does not hold goes to float first, unless `strict`."""
     while True:
         try:
-            return parts, *assign(parts, ties, stats, row, choice)
+            return parts, *assign(parts, ties, stats, target, choice)
         except UnheldScale as error:
             if strict or any("scale" in choice.own.get(name, {}) for name in error.tensors):
                 raise
-            why = f"it needs a scale of 2^{error.exponent}, {row.name} holds 2^{error.least} at least"
+            why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.least} at least"
             kept = parts.touching(error.tensors)
             parts = parts.without(dict.fromkeys(kept, why))
-            ties = tie_classes(parts, row)
+            ties = tie_classes(parts, target)
 
 
 # ---- scales that came with the model -----------------------------------------------------------------------------
@@ -288,26 +288,26 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     Weights stay as they are: no range is moved into them but where a Clip needs it. Those of a float model with another
     tool's plan are rounded at its scales.
     """
-    row, conf = prepared.row, prepared.conf
+    target, conf = prepared.target, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
-    ties = tie_classes(parts, row)
+    ties = tie_classes(parts, target)
     known = [any(name in read.activations for name in group.tensors) for group in ties]
     missing = [group.tensors[-1] for group, told in zip(ties, known, strict=True) if not told]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = observe_model(prepared.without_effort, progress).stats
     own = chosen(prepared.selectors(parts.graph), parts.ops, conf, ())
-    ranged = range_factors(parts, ties, {}, row, choice=own, search=False)
+    ranged = range_factors(parts, ties, {}, target, choice=own, search=False)
     factors.apply(parts, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     real = {} if prepared.synthetic else scaled
-    held, taken = activation_scales(read, ties, row, conf, real, ranged)
-    weights, grids = weight_scales(read, parts, row, conf)
-    lent = borrowed_weights(read, parts, row, conf) if read.tool else Borrowed()
-    pinned = tops(parts, row)
+    held, taken = activation_scales(read, ties, target, conf, real, ranged)
+    weights, grids = weight_scales(read, parts, target, conf)
+    lent = borrowed_weights(read, parts, target, conf) if read.tool else Borrowed()
+    pinned = tops(parts, target)
     free = {n for group in ties if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
     kept = {name: q for name, q in {**held, **weights, **lent.held}.items() if name not in free and name not in own.own}
-    parts, plan, notes = _assign(parts, ties, scaled, row, replace(own, held=kept), conf.require_chip)
+    parts, plan, notes = _assign(parts, ties, scaled, target, replace(own, held=kept), conf.require_chip)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
     if read.tool:
         taken = follow([*taken, *lent.taken], plan.tensors)
@@ -329,28 +329,28 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
 
     Raises ConfigError for what the graph or the platform does not have.
     """
-    graph, row = ir.clone(prepared.graph), prepared.row
-    host = _with_products(plan, graph, row)
+    graph, target = ir.clone(prepared.graph), prepared.target
+    host = _with_products(plan, graph, target)
     _check_names(plan, graph)
-    _check_values(plan, graph, row)
-    _check_kinds(plan, graph, row)
+    _check_values(plan, graph, target)
+    _check_kinds(plan, graph, target)
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
-    parts = Partition.of(graph, plan.floats, row)
-    _check_whole(plan, parts, row)
-    check_zero_points(plan, parts, row)
+    parts = Partition.of(graph, plan.floats, target)
+    _check_whole(plan, parts, target)
+    check_zero_points(plan, parts, target)
     given = {name: np.array(t.factor) for name, t in plan.transforms.items()}
     factors.apply(parts, given)
     settle(graph, host, given)
-    plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
+    plan, moves = legalize(plan, parts, tie_classes(parts, target), target)
     return Planned(prepared, parts, plan, moves)
 
 
-def _with_products(plan: Plan, graph: ir.Graph, row: Platform) -> dict[str, str]:
+def _with_products(plan: Plan, graph: ir.Graph, target: Target) -> dict[str, str]:
     """Put the products of the host into `graph` that the plan speaks of; return {node: why}."""
     if not plan.scaled:
         return {}
-    ops = {str(node.name): op for node in graph.graph if (op := float_op(node, row)[0]) is not None}
+    ops = {str(node.name): op for node in graph.graph if (op := float_op(node, target)[0]) is not None}
     inside = {name: op for name, op in ops.items() if name not in plan.floats}
     host, alike = multiplied(Partition(graph, inside, plan.floats), set(plan.scaled.values()))
     if alike != plan.scaled or not host.keys() <= plan.floats.keys():
@@ -368,9 +368,9 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
             raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
 
 
-def _check_whole(plan: Plan, parts: Partition, row: Platform) -> None:
+def _check_whole(plan: Plan, parts: Partition, target: Target) -> None:
     """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
-    free = parts.wide_outputs(row)
+    free = parts.wide_outputs(target)
     weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)]
     for name in (*parts.activations, *weights):
         if name not in plan.tensors and name not in free:
@@ -379,25 +379,25 @@ def _check_whole(plan: Plan, parts: Partition, row: Platform) -> None:
             )
 
 
-def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
-    """Raise ConfigError for scales per channel and zero points where `row` has none or no weight is."""
+def _check_kinds(plan: Plan, graph: ir.Graph, target: Target) -> None:
+    """Raise ConfigError for scales per channel and zero points where `target` has none or no weight is."""
     axes = {
         ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
         for node in graph.graph
-        if (op := float_op(node, row)[0]) is not None
+        if (op := float_op(node, target)[0]) is not None
         for index in op.parameters(node)
     }
     for name, q in plan.tensors.items():
-        if q.shifted and not row.zero_points:
+        if q.shifted and not target.zero_points:
             raise ConfigError(
-                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {row.name} takes 0 only"
+                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {target.name} takes 0 only"
             )
         if q.single:
             continue
-        if "channel" not in row.weight_scales:
+        if "channel" not in target.weight_scales:
             raise ConfigError(
-                f"the plan has {q.scales.size} scales for '{name}'; on {row.name} a weight has one scale per "
-                f"{' or '.join(row.weight_scales)}"
+                f"the plan has {q.scales.size} scales for '{name}'; on {target.name} a weight has one scale per "
+                f"{' or '.join(target.weight_scales)}"
             )
         axis, shape = axes.get(name, (None, None))
         if axis is None or shape is None or axis != q.axis or shape[axis] != q.scales.size:
@@ -407,12 +407,12 @@ def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
             )
 
 
-def _check_values(plan: Plan, graph: ir.Graph, row: Platform) -> None:
+def _check_values(plan: Plan, graph: ir.Graph, target: Target) -> None:
     for name, q in plan.tensors.items():
-        if q.bits not in {*row.bits, *row.out_bits, *row.curve_bits}:
+        if q.bits not in {*target.bits, *target.out_bits, *target.curve_bits}:
             raise ConfigError(
-                f"the plan holds '{name}' in {q.bits} bits; {row.name} computes in "
-                f"{', '.join(map(str, row.bits))} bits only"
+                f"the plan holds '{name}' in {q.bits} bits; {target.name} computes in "
+                f"{', '.join(map(str, target.bits))} bits only"
             )
     values = {str(v.name): v for v in ir.values(graph)}
     for name, transform in plan.transforms.items():

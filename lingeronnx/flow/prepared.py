@@ -28,8 +28,7 @@ from ..run.data import Data, InputSpec
 from ..run.memory import bytes_per_sample, piece
 from ..run.runners import FloatRunner, Islands, input_specs
 from ..run.streaming import Calls, unrolled
-from ..targets import Platform
-from ..targets import platform as platform_row
+from ..targets import Target, by_name
 from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .reference import Reference
@@ -67,7 +66,7 @@ class Prepared:
     parts: Partition
     source: FloatRunner
     reference: Reference
-    row: Platform
+    target: Target
     conf: QuantConfig
     data: Data
     fitted: Sequence[Fitted]
@@ -124,7 +123,9 @@ class Prepared:
 
     def with_host(self, nodes: Mapping[str, str]) -> Prepared:
         """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
-        return replace(self, parts=partition_with_clips(self.graph, self.row, {**nodes, **self.skip}, self.conf.bits))
+        return replace(
+            self, parts=partition_with_clips(self.graph, self.target, {**nodes, **self.skip}, self.conf.bits)
+        )
 
 
 def prepare(
@@ -234,12 +235,12 @@ def _borrow(model: ir.Graph, encodings: Encodings) -> tuple[Read, list[str]]:
     return encodings.on(model), []
 
 
-def normalised(model: ir.Graph, row: Platform, calib: object) -> tuple[ir.Graph, list[str]]:
-    """Return `model` normalised as for `row` but without fitting it to the chip, and notes.
+def normalised(model: ir.Graph, target: Target, calib: object) -> tuple[ir.Graph, list[str]]:
+    """Return `model` normalised as for `target` but without fitting it to the chip, and notes.
 
     One that another tool has quantized is the float model that it stands for.
     """
-    conf, came = _config(None, {"platform": row, "fit": False}), []
+    conf, came = _config(None, {"platform": target, "fit": False}), []
     if is_quantized(model):
         model = read(model).graph
         came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
@@ -250,7 +251,7 @@ def normalised(model: ir.Graph, row: Platform, calib: object) -> tuple[ir.Graph,
         free_batch(original)
     data, _ = _calibration(calib, original, conf, {}, False)
     notes += _fix_sizes(original, data)
-    rewriter = Rewriter(original, None, data.first(), row, conf)
+    rewriter = Rewriter(original, None, data.first(), target, conf)
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]
 
 
@@ -263,10 +264,10 @@ def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mappi
     return QuantConfig.of(given)
 
 
-def _row(conf: QuantConfig) -> Platform:
-    row = platform_row(conf.platform)
-    conf.check_platform(row)
-    return row
+def _row(conf: QuantConfig) -> Target:
+    target = by_name(conf.platform)
+    conf.check_platform(target)
+    return target
 
 
 # ---- data --------------------------------------------------------------------------------------------------------

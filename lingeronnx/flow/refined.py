@@ -48,7 +48,7 @@ def refined(
     feeds = samples(planned) if feeds is None else feeds
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     runner = planned.summing if sums_looked_at(parts, plan, methods) else planned.runner
-    refine(parts, plan, planned.prepared.row, feeds, runner, pieces, budget, methods, progress, known)
+    refine(parts, plan, planned.prepared.target, feeds, runner, pieces, budget, methods, progress, known)
     release()
     return copy
 
@@ -78,7 +78,7 @@ class _Layers:
     """What the layers of a plan are computed from, before they are refined."""
 
     def __init__(self, planned: Planned, methods: Methods) -> None:
-        lowered = lower(planned.parts, planned.plan, planned.prepared.row)
+        lowered = lower(planned.parts, planned.plan, planned.prepared.target)
         self._floats, integers = digests(planned.graph), digests(lowered.graph)
         self._sums = sums_looked_at(planned.parts, planned.plan, methods)
         self._integers: dict[str, bytes | None] = {}

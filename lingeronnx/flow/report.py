@@ -18,7 +18,7 @@ from ..graph.names import Names
 from ..ops.macs import known_macs, macs
 from ..plan import Plan
 from ..run.part import chip_part, scaled_by_host
-from ..targets import Cost, Finding, Platform
+from ..targets import Cost, Finding, Target
 from .joined import Part
 from .partition import Partition
 from .taken import Taken
@@ -199,7 +199,7 @@ def describe(
     parts: Partition,
     lowered: ir.Graph,
     plan: Plan,
-    row: Platform,
+    target: Target,
     fitted: Sequence[Fitted],
     notes: Sequence[str],
     stem: str,
@@ -211,7 +211,7 @@ def describe(
     """
     islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
     host += behind
-    if row.packs:
+    if target.packs:
         host += [
             FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
             for node in lowered.graph
@@ -226,25 +226,25 @@ def describe(
     total = sum(work.values())
     unknown = Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None)
     share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
-    renamed = row.vendor.names(lowered)
+    renamed = target.vendor.names(lowered)
     packed = None
-    if row.packs and parts.ops and not islands:
-        packed = row.verdict(chip_part(row.named(lowered, renamed), row))
+    if target.packs and parts.ops and not islands:
+        packed = target.verdict(chip_part(target.named(lowered, renamed), target))
     ready = packed is not None and packed.verdict.chip_ready
     words = "" if packed is None else packed.line
     file = Path(f"{stem}.onnx")
     return Report(
-        platform=row.name,
+        platform=target.name,
         mode=plan.mode,
         layers=dict(sorted(counts.items())),
         chip_ready=ready,
-        is_chip=row.packs,
+        is_chip=target.packs,
         integer_macs=share,
         unknown_macs=dict(unknown),
         float_nodes=islands,
         host_part=host,
         fitted=list(fitted),
-        packer=packer_line(row, words, chip_file(file) if ready and host else file),
+        packer=packer_line(target, words, chip_file(file) if ready and host else file),
         packer_args=words,
         notes=[*notes, *_renamed(renamed), *([packed.verdict.believed] if packed and packed.verdict.believed else [])],
         names=renamed.tensors,
@@ -253,10 +253,10 @@ def describe(
     )
 
 
-def packer_line(row: Platform, arguments: str, path: Path) -> str:
+def packer_line(target: Target, arguments: str, path: Path) -> str:
     """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
     words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
-    return row.vendor.command(words, str(path), package) if arguments else ""
+    return target.vendor.command(words, str(path), package) if arguments else ""
 
 
 def _renamed(names: Names) -> list[str]:

@@ -19,7 +19,7 @@ from ..passes import VITAL, PassError, Step, Watch, left_out, normalize, straigh
 from ..passes.shapes import all_traced, trace_shapes
 from ..plan.config import QuantConfig
 from ..run.runners import FloatRunner
-from ..targets import Platform
+from ..targets import Target
 from .selectors import Selectors
 
 __all__ = ["Changed", "Rewriter", "Rewritten", "check_same"]
@@ -59,10 +59,10 @@ class Rewriter:
         original: ir.Graph,
         source: FloatRunner | None,
         feed: Mapping[str, np.ndarray],
-        row: Platform,
+        target: Target,
         conf: QuantConfig,
     ) -> None:
-        self._original, self._source, self._feed, self._row, self._conf = original, source, feed, row, conf
+        self._original, self._source, self._feed, self._row, self._conf = original, source, feed, target, conf
         self.left_out: dict[str, str] = {}
 
     def run(self, watch: Watch | None = None) -> Rewritten:

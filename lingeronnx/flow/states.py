@@ -14,7 +14,7 @@ from ..graph import ir, operators
 from ..ops import float_op
 from ..ops.macs import macs
 from ..run.runners import reads
-from ..targets import Platform
+from ..targets import Target
 from .partition import Partition
 from .settings import fix_line, settings
 
@@ -23,42 +23,42 @@ __all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"
 _SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
 
 
-def apart(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str, str]:
+def apart(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str, str]:
     """Return {node: why} of the nodes of the normalised `model` that take packed states apart, or join them.
 
     state : {output: input}. They only move data; the host does that.
     """
     found: dict[str, str] = {}
     for output, name in state.items():
-        taking = _taking(model, name, row)
+        taking = _taking(model, name, target)
         if any(node.op_type in operators.PARTS for node in taking):
             why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
             found.update({str(node.name): why for node in taking})
-        joining = _joining(model, output, row)
+        joining = _joining(model, output, target)
         if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in joining):
             why = f"it packs the state '{output}': each part keeps its own scale"
             found.update({str(node.name): why for node in joining})
     return found
 
 
-def _moves(node: ir.Node, row: Platform) -> bool:
-    op, _ = float_op(node, row)
+def _moves(node: ir.Node, target: Target) -> bool:
+    op, _ = float_op(node, target)
     return op.moves if op is not None else node.op_type in operators.WHOLE | operators.PARTS
 
 
-def _taking(model: ir.Graph, name: str, row: Platform) -> list[ir.Node]:
+def _taking(model: ir.Graph, name: str, target: Target) -> list[ir.Node]:
     """Return the nodes that only move what comes from the input `name`."""
     reached = {name}
     found = []
     for node in model.graph:
         data = [str(v.name) for v in node.inputs if v is not None and ir.const(v) is None]
-        if data and set(data) <= reached and _moves(node, row):
+        if data and set(data) <= reached and _moves(node, target):
             reached.update(str(v.name) for v in node.outputs)
             found.append(node)
     return found
 
 
-def _joining(model: ir.Graph, output: str, row: Platform) -> list[ir.Node]:
+def _joining(model: ir.Graph, output: str, target: Target) -> list[ir.Node]:
     """Return the nodes that only move or join what nothing but the output `output` is made of."""
     inside: set[int] = set()
     found = []
@@ -67,18 +67,18 @@ def _joining(model: ir.Graph, output: str, row: Platform) -> list[ir.Node]:
         leaves = any(v.is_graph_output() for v in node.outputs)
         uses = [use.node for v in node.outputs for use in v.uses()]
         leads = ends or (bool(uses) and not leaves)
-        if leads and all(id(use) in inside for use in uses) and (_moves(node, row) or node.op_type == "Concat"):
+        if leads and all(id(use) in inside for use in uses) and (_moves(node, target) or node.op_type == "Concat"):
             inside.add(id(node))
             found.append(node)
     return found
 
 
-def cells(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str, str]:
+def cells(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str, str]:
     """Return {node: why} of what makes the next state of the last one without a layer between; none with 16 bits.
 
     That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors add up from call to call.
     """
-    if 16 in row.bits:
+    if 16 in target.bits:
         return {}
     behind, before = set(state.values()), set(state)
     nodes = [node for node in model.graph if macs(node) == 0]
@@ -89,7 +89,7 @@ def cells(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str,
         if any(str(v.name) in before for v in node.outputs):
             before.update(str(v.name) for v in node.inputs if v is not None)
     between = [n for n in nodes if any(str(v.name) in behind and str(v.name) in before for v in n.outputs)]
-    if all(_moves(node, row) or node.op_type == "Concat" for node in between):
+    if all(_moves(node, target) or node.op_type == "Concat" for node in between):
         return {}
     why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
     return dict.fromkeys((str(node.name) for node in between), why)
@@ -104,9 +104,9 @@ def into_states(model: ir.Graph, state: Mapping[str, str]) -> list[str]:
     return [str(v.name) for v in ir.values(model) if str(v.name) in into]
 
 
-def wide_states(parts: Partition, state: Mapping[str, str], row: Platform) -> list[str]:
-    """Return the integer activations and weights that are to have 16 bits; none where `row` has no such width."""
-    if not state or 16 not in row.bits:
+def wide_states(parts: Partition, state: Mapping[str, str], target: Target) -> list[str]:
+    """Return the integer activations and weights that are to have 16 bits; none where `target` has no such width."""
+    if not state or 16 not in target.bits:
         return []
     inside = set(into_states(parts.graph, state))
     weights = [

@@ -24,7 +24,7 @@ from ..ops import Op, parameter_values
 from ..plan import Affine, PerAxis
 from ..plan.config import QuantConfig
 from ..qdq.read import Read
-from ..targets import Platform
+from ..targets import Target
 from .assign import TieClass
 from .observe import Stats, TensorStats
 from .partition import Partition
@@ -82,21 +82,21 @@ class Taken:
         }  # fmt: skip
 
 
-def defaults(conf: QuantConfig, row: Platform, read: Read) -> QuantConfig:
+def defaults(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:
     """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
     change: dict[str, Any] = {}
     grids = [*read.activations.values(), *read.weights.values()]
     free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
-    if "mode" not in conf.model_fields_set and free and "max-value" in row.modes:
+    if "mode" not in conf.model_fields_set and free and "max-value" in target.modes:
         change["mode"] = "max-value"
     by_channel = any(not grid.single for grid in read.weights.values())
-    if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in row.weight_scales:
+    if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in target.weight_scales:
         change["weight_scales"] = "channel"
     return conf.model_copy(update=change)
 
 
 def activation_scales(
-    read: Read, ties: Sequence[TieClass], row: Platform, conf: QuantConfig, stats: Stats,
+    read: Read, ties: Sequence[TieClass], target: Target, conf: QuantConfig, stats: Stats,
     factors: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Affine], list[Taken]]:  # fmt: skip
     """Return how the tensors that `read` has scales for are held, all of a tie class alike, and what that cost.
@@ -112,7 +112,7 @@ def activation_scales(
         governing = {name: grid for name, grid in known.items() if name in group.governing} or known
         widest = max(governing.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
-        q = _activation(widest, row, conf, group, stats, factor)
+        q = _activation(widest, target, conf, group, stats, factor)
         held.update(dict.fromkeys(group.tensors, q))
         for name, grid in known.items():
             levels = 2.0 ** (grid.bits - q.bits)
@@ -122,15 +122,17 @@ def activation_scales(
     return held, taken
 
 
-def _activation(grid: Affine, row: Platform, conf: QuantConfig, group: TieClass, stats: Stats, factor: float) -> Affine:
-    bits = max((width for width in row.bits if width <= grid.bits), default=min(row.bits))
+def _activation(
+    grid: Affine, target: Target, conf: QuantConfig, group: TieClass, stats: Stats, factor: float
+) -> Affine:
+    bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
     top = (1 << (bits - 1)) - 1
     scale, zero = grid.scale, grid.signed_zero
     if bits != grid.bits or (zero and (bits > 8 or not group.zero_point)):
         scale, zero = top / max(map(abs, grid.ends)), 0
     scale /= factor
     if conf.mode == "q-value":
-        zero = 0 if row.power_of_two else zero
+        zero = 0 if target.power_of_two else zero
         scale = _power(scale, group.stats(stats), bits, zero)
     return Affine(float(np.float32(scale)), bits, zero_point=zero)
 
@@ -147,7 +149,7 @@ def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> floa
 
 
 def weight_scales(
-    read: Read, parts: Partition, row: Platform, conf: QuantConfig
+    read: Read, parts: Partition, target: Target, conf: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
     held: dict[str, Affine] = {}
@@ -155,7 +157,7 @@ def weight_scales(
     for node, op, name, values in parameters(parts):
         for grid in candidates(read, node, name, values):
             grids.setdefault(name, grid)
-            q = _weight(grid, values, op.format.channel_axis, row, conf)
+            q = _weight(grid, values, op.format.channel_axis, target, conf)
             if q is not None:
                 held[name], grids[name] = q, grid
                 break
@@ -190,10 +192,12 @@ def _multiplied(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affin
     return [Affine(scales, grid.bits, PerAxis(0), signed=grid.signed)] if len(scales) > 1 else []
 
 
-def _weight(grid: Affine, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> Affine | None:
+def _weight(grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig) -> Affine | None:
     """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
     bits = (
-        max((width for width in row.bits if width >= grid.bits), default=0) if grid.bits not in row.bits else grid.bits
+        max((width for width in target.bits if width >= grid.bits), default=0)
+        if grid.bits not in target.bits
+        else grid.bits
     )
     many = not grid.single
     if not bits or (

@@ -117,9 +117,9 @@ class Trials:
 
         n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
         """
-        row = self._prepared.row
-        graph = lower(planned.parts.on(exact), planned.plan, row).graph
-        session = lowered_session(graph, row, self._prepared.opened)
+        target = self._prepared.target
+        graph = lower(planned.parts.on(exact), planned.plan, target).graph
+        session = lowered_session(graph, target, self._prepared.opened)
         takes = {spec.name for spec in session.inputs}
         found = []
         for part, wants in zip(self._pieces(k), self._wants(k), strict=True):

@@ -27,26 +27,26 @@ LEAST = 0.1
 def widened(planned: Planned) -> Planned | None:
     """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
     prepared, choice = planned.prepared, planned.basis.choice
-    row, bits = prepared.row, max(prepared.row.out_bits)
-    if not row.packs or choice is None or bits <= min(row.out_bits):
+    target, bits = prepared.target, max(prepared.target.out_bits)
+    if not target.packs or choice is None or bits <= min(target.out_bits):
         return None
-    return _with_bits(planned, planned.parts.wide_outputs(row), bits)
+    return _with_bits(planned, planned.parts.wide_outputs(target), bits)
 
 
 def finer(planned: Planned) -> Planned | None:
     """Return `planned` with 16 bits in front of curves, likewise; None also where the sums' scale is too coarse."""
-    row = planned.prepared.row
-    if planned.basis.choice is None or not row.curve_bits:
+    target = planned.prepared.target
+    if planned.basis.choice is None or not target.curve_bits:
         return None
     try:
-        return _with_bits(planned, planned.parts.fine_inputs(row), max(row.curve_bits))
+        return _with_bits(planned, planned.parts.fine_inputs(target), max(target.curve_bits))
     except ConstraintError:
         return None
 
 
 def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | None:
     """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
-    choice, row = planned.basis.choice, planned.prepared.row
+    choice, target = planned.basis.choice, planned.prepared.target
     assert choice is not None
     own, said = choice.own, {"out_bits", "bits", "scale"}
     free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]
@@ -54,7 +54,9 @@ def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | N
         return None
     choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})
     tensors = dict(planned.plan.tensors)
-    widen(tensors, planned.parts, planned.basis.stats, choice, row)
-    plan, moves = legalize(planned.plan.with_tensors(tensors), planned.parts, tie_classes(planned.parts, row), row)
+    widen(tensors, planned.parts, planned.basis.stats, choice, target)
+    plan, moves = legalize(
+        planned.plan.with_tensors(tensors), planned.parts, tie_classes(planned.parts, target), target
+    )
     basis = replace(planned.basis, choice=choice)
     return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])

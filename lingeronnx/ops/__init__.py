@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..formats import Format
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie, Violation, rule_text
 from .activation import Clip, Relu, is_relu
 from .concat import Concat
@@ -63,11 +63,12 @@ for _op in OPS:
         _BY_FLOAT.setdefault(_key, []).append(_op)
 
 
-def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
-    """Return the rule by which the float `node` is lowered for `row`, or None and why there is none.
+def float_op(node: ir.Node, target: Target) -> tuple[Op | None, str]:
+    """Return the rule by which the float `node` is lowered for `target`, or None and why there is none.
 
-    Of several rules that take the node it is the first that `row` has and whose limits hold, else the first that `row`
-    has, else the first: no rule needs to know of the others. Its `available` and `violations` say what is against it.
+    Of several rules that take the node it is the first that `target` has and whose limits hold, else the first
+    that `target` has, else the first: no rule needs to know of the others. Its `available` and `violations` say what
+    is against it.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
     candidates = _BY_FLOAT.get((domain, ir.kind(node)), [])
@@ -77,8 +78,8 @@ def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
     fitting = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not fitting:
         return None, str(reasons[0])
-    there = [op for op in fitting if op.available(row)]
-    best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, row)]
+    there = [op for op in fitting if op.available(target)]
+    best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, target)]
     return (best or there or fitting)[0], ""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
-from ..targets import Limit, Platform, rule_text
+from ..targets import Limit, Target, rule_text
 
 __all__ = ["Op", "Tie", "Violation", "fixed_batch", "rule_text"]
 
@@ -101,39 +101,39 @@ class Op:
         """Return why this float node is not this operator on any platform, or None."""
         return None
 
-    def available(self, row: Platform) -> bool:
-        """Whether `row` has what this operator is lowered to."""
-        return row.runs(self.name)
+    def available(self, target: Target) -> bool:
+        """Whether `target` has what this operator is lowered to."""
+        return target.runs(self.name)
 
-    def absence(self, node: ir.Node, row: Platform) -> str:
+    def absence(self, node: ir.Node, target: Target) -> str:
         """Return the reason that a user reads where `available` says no."""
-        return f"{row.name} has no operator for {ir.operator(node)}"
+        return f"{target.name} has no operator for {ir.operator(node)}"
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
-        """Return whether the activations of this float node may have zero points on `row`; a composition's none."""
-        return row.zero_points and self.format.zero_points and not self.title
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
+        """Return whether the activations of this float node may have zero points on `target`; a composition's none."""
+        return target.zero_points and self.format.zero_points and not self.title
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """Return the scales this float node ties together on `row`; by default input and output."""
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return the scales this float node ties together on `target`; by default input and output."""
         return [Tie(ir.read_name(node), ir.written_name(node))]
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
         return None
 
-    def coarsened(self, node: ir.Node, row: Platform, scale: Callable[[str], float]) -> list[str]:
+    def coarsened(self, node: ir.Node, target: Target, scale: Callable[[str], float]) -> list[str]:
         """Return the tensors that are better held at the scale of the output; `scale` tells those of all."""
         return []
 
-    def fine(self, row: Platform) -> int | None:
-        """Return the fractional bits from which on `row` reads an input of 16 bits as it is, None where it does not."""
+    def fine(self, target: Target) -> int | None:
+        """Return the fractional bits from which on `target` reads an input of 16 bits as it is, else None."""
         return None
 
     def below(self, node: ir.Node) -> float | None:
         """Return how far below its inputs' least value the output has to reach, or None where that does not matter."""
         return None
 
-    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
         """Return the function that it computes of single real numbers, by which its input's scale is chosen, or None.
 
         None also where rounding its input costs more than that function tells.
@@ -148,17 +148,17 @@ class Op:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
         low.emit(self.format, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes})
 
-    def limits(self, row: Platform) -> tuple[Limit, ...]:
-        """Return the limits of this operator on `row`: those of the target's own, and the rule's."""
-        return (*(() if self.title else row.vendor.limits(self.format.name)), *self.constraints)
+    def limits(self, target: Target) -> tuple[Limit, ...]:
+        """Return the limits of this operator on `target`: those of the target's own, and the rule's."""
+        return (*(() if self.title else target.vendor.limits(self.format.name)), *self.constraints)
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
-        """Return the limits of `row` that `node` (float or integer) breaks."""
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+        """Return the limits of `target` that `node` (float or integer) breaks."""
         found = []
-        for constraint in self.limits(row):
-            value = constraint(node, row)
+        for constraint in self.limits(target):
+            value = constraint(node, target)
             if value is not None:
-                rule, remedy = rule_text(constraint, row)
+                rule, remedy = rule_text(constraint, target)
                 found.append(
                     Violation(str(node.name), ir.operator(node), ir.written_name(node), rule, str(value), remedy)
                 )

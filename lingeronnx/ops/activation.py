@@ -13,7 +13,7 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie, Violation
 
 __all__ = ["Clip", "Relu", "bounds", "is_relu"]
@@ -55,13 +55,13 @@ class Relu(Op):
     floats = (("", "Relu"),)
     keeps = True
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """The output's statistics count when nobody else reads the input."""
         return _tie_to_output(node)
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether there is a Clip, which cuts at any integer."""
-        return row.zero_points and row.runs(formats.CLIP.name)
+        return target.zero_points and target.runs(formats.CLIP.name)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit Relu, or Clip from the integer that stands for 0."""
@@ -79,7 +79,7 @@ class Clip(Op):
     floats = (("", "Clip"),)
     keeps = True
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Everywhere: by saturation where there is no Clip."""
         return True
 
@@ -87,12 +87,12 @@ class Clip(Op):
         """Return why the bounds are not constants, or None."""
         return "its bounds are computed at run time" if bounds(node) is None else None
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """On platforms without Clip, ReLU6 and its kin stand in: a lower bound of 0 and a positive upper one."""
         limits = bounds(node)
-        if row.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
+        if target.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
             return []
-        rule = f"{row.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
+        rule = f"{target.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
         return [
             Violation(
                 str(node.name),
@@ -104,11 +104,11 @@ class Clip(Op):
             )
         ]
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether there is a Clip: saturation stands in for it around 0 only."""
-        return row.zero_points and row.runs(self.name)
+        return target.zero_points and target.runs(self.name)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return the tie of Relu: input and output share one scale."""
         return _tie_to_output(node)
 

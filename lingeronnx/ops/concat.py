@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ..targets.arithmetic import Concat as Arithmetic
 from ..targets.limits import OperandLimits
 from ._base import Op, Tie
@@ -28,9 +28,9 @@ def copied(value: ir.Value | None) -> bool:
     return node is not None and _PARTS in node.metadata_props and len(set(node.inputs)) == 1
 
 
-def computed_inputs(node: ir.Node, row: Platform) -> object:
+def computed_inputs(node: ir.Node, target: Target) -> object:
     """every input is computed | let the host concatenate, or feed the constant as an input."""
-    if node.op_type != "Concat" or row.limits(formats.ADD.name, OperandLimits) is None:
+    if node.op_type != "Concat" or target.limits(formats.ADD.name, OperandLimits) is None:
         return None
     return "a constant" if any(ir.const(value) is not None for value in node.inputs) else None
 
@@ -54,12 +54,12 @@ class Concat(Op):
         rank = len(ir.shape(node.outputs[0]) or ())
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """None where every input is requantized; on chips that cannot shift right here, what nobody else reads.
 
         Nor do the parts of one tensor have scales of their own.
         """
-        how = row.computes(self.name, Arithmetic)
+        how = target.computes(self.name, Arithmetic)
         if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
             return []
         alone = [v for i in self.data(node) if (v := node.inputs[i]) is not None and not v.is_graph_output()]
@@ -69,7 +69,7 @@ class Concat(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
         rank, o = len(ir.known_shape(node.outputs[0])), low.written(node)
-        how = low.row.computes(self.name, Arithmetic)
+        how = low.target.computes(self.name, Arithmetic)
         held, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const(value) is not None:

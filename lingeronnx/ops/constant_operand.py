@@ -20,7 +20,7 @@ from ..emit import Lowering
 from ..formats.pairs import PairFormat
 from ..graph import ir
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ..targets.limits import OperandLimits
 from ._base import Tie
 from .elementwise import Binary
@@ -65,19 +65,19 @@ class AddConstant(Binary):
         one = array.size < 2 or array.dtype.kind != "f"
         return f"{node.op_type} with one constant is a table's work" if one else None
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Whether the platform has the operator it becomes."""
-        return row.runs((formats.BATCH_NORM2D if self._by_channels(row) else self.format).name)
+        return target.runs((formats.BATCH_NORM2D if self._by_channels(target) else self.format).name)
 
-    def _by_channels(self, row: Platform) -> bool:
+    def _by_channels(self, target: Target) -> bool:
         """Whether no operand may be a constant, so that every element becomes a channel."""
-        return row.limits(self.format.name, OperandLimits) is not None
+        return target.limits(self.format.name, OperandLimits) is not None
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether the platform has the operator; a mask's range is one around 0."""
-        return row.zero_points and not self._by_channels(row) and masked_row(node) is None
+        return target.zero_points and not self._by_channels(target) and masked_row(node) is None
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """What a mask shows stays as it is."""
         x, y = ir.read_name(node, self.data(node)[0]), ir.written_name(node)
         return [] if masked_row(node) is None else [Tie(x, y, governs=x)]
@@ -99,7 +99,7 @@ class AddConstant(Binary):
         shape = ir.known_shape(node.outputs[0])
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
         value = low.integer(node, index)
-        if self._by_channels(low.row):
+        if self._by_channels(low.target):
             self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape

@@ -14,7 +14,7 @@ from ..emit import Lowering
 from ..formats.layers import WeightFormat, sum_scale
 from ..graph import ir
 from ..graph.attributes import Attribute
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie, Violation
 
 __all__ = ["Conv1d", "Conv2d", "Geometry", "known"]
@@ -76,7 +76,7 @@ class WeightLayer(Op):
             return "its bias is computed at run time"
         return None
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """None: the output has a scale of its own."""
         return []
 
@@ -142,18 +142,18 @@ class Conv1d(Conv2d):
     format = formats.CONV1D
     rank = 1
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Whether the platform runs one of the two forms."""
-        return row.runs(self.name) or row.runs(CONV2D.name)
+        return target.runs(self.name) or target.runs(CONV2D.name)
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """Return what stands against the form that comes nearest; none where one of the two fits."""
-        image = CONV2D.violations(node, row)
-        return image if not (image and row.runs(self.name)) else super().violations(node, row)
+        image = CONV2D.violations(node, target)
+        return image if not (image and target.runs(self.name)) else super().violations(node, target)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
-        if low.row.runs(self.name) and not super().violations(node, low.row):
+        if low.target.runs(self.name) and not super().violations(node, low.target):
             super().lower(node, low)
             return
         g, q = Geometry.image(node), low.read(node, 0)

@@ -15,7 +15,7 @@ from ..formats.pairs import PairFormat
 from ..graph import ir
 from ..graph.attributes import Attribute
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ..targets.arithmetic import Operands, Sum
 from ..targets.limits import OperandLimits
 from ._base import Op, Tie
@@ -26,17 +26,17 @@ from .norm import scaled_channels
 __all__ = ["Add", "Binary", "Mul", "Sub"]
 
 
-def equal_shapes(node: ir.Node, row: Platform) -> object:
+def equal_shapes(node: ir.Node, target: Target) -> object:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
-    limits, (left, right) = row.limits(formats.ADD.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
+    limits, (left, right) = target.limits(formats.ADD.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
     if limits is None or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
         return None
     return f"{_text(left)} and {_text(right)}"
 
 
-def mul_shapes(node: ir.Node, row: Platform) -> object:
+def mul_shapes(node: ir.Node, target: Target) -> object:
     """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
-    limits, (left, right) = row.limits(formats.MUL.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
+    limits, (left, right) = target.limits(formats.MUL.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
     if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
     channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1]
@@ -64,7 +64,7 @@ class Binary(Op):
             return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
         return None
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 
@@ -89,17 +89,17 @@ class Add(Binary):
         """As the others; a mask's numbers are beyond any range."""
         return MASKED_AT_RUN_TIME if masked_at_run_time(node.outputs[0]) else super().reject(node)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
 
         A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
         what they are copies of, which others may read.
         """
-        if self._meets_finer(row):
+        if self._meets_finer(target):
             return []
         return [Tie(name, ir.written_name(node)) for name in _read_alone(node)]
 
-    def coarsened(self, node: ir.Node, row: Platform, scale: Callable[[str], float]) -> list[str]:
+    def coarsened(self, node: ir.Node, target: Target, scale: Callable[[str], float]) -> list[str]:
         """Return the operands that only this sum reads and that are held finer than it, without a use.
 
         Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every other sum half way
@@ -107,14 +107,14 @@ class Add(Binary):
         is written at the sum's own scale is rounded once, without that bias. Not so where the other operand is finer,
         too, and stays so: then the sums lie between integers anyway.
         """
-        if not self._meets_finer(row):
+        if not self._meets_finer(target):
             return []
         alone, most = _read_alone(node), scale(ir.written_name(node))
         finer = [name for name in dict.fromkeys(ir.read_name(node, i) for i in (0, 1)) if scale(name) > most]
         return finer if all(name in alone for name in finer) else []
 
-    def _meets_finer(self, row: Platform) -> bool:
-        how = row.computes(self.name, Sum)
+    def _meets_finer(self, target: Target) -> bool:
+        how = target.computes(self.name, Sum)
         return how is not None and how.operands is Operands.FINE
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
@@ -124,7 +124,7 @@ class Add(Binary):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
         attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        limits = low.row.limits(formats.ADD.name, OperandLimits)
+        limits = low.target.limits(formats.ADD.name, OperandLimits)
         if limits is not None and not limits.either and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
@@ -150,7 +150,7 @@ class Sub(Add):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
         shape = ir.known_shape(node.inputs[1])
-        limits = low.row.limits(formats.SUB.name, OperandLimits)
+        limits = low.target.limits(formats.SUB.name, OperandLimits)
         if limits is None or limits.images or len(shape) != 4:
             Binary.lower(self, node, low)
             return

@@ -19,7 +19,7 @@ from ..emit import Lowering
 from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie
 from .lut import SIGMOID, gated_axis
 from .table import TABLE
@@ -53,21 +53,21 @@ class Gated(Op):
             return "its shape is not known before the run"
         return None if 0 < _factor(node) < 1.98 else "its factor is not between 0 and 1.98"
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Whether the platform has a sigmoid."""
-        return SIGMOID.available(row)
+        return SIGMOID.available(target)
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether it becomes a table."""
-        return row.runs(TABLE.name) and TABLE.zero_points(node, row)
+        return target.runs(TABLE.name) and TABLE.zero_points(node, target)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 
-    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
         """The table's, where it becomes one."""
-        return TABLE.curve(model, node, row) if row.runs(TABLE.name) else None
+        return TABLE.curve(model, node, target) if target.runs(TABLE.name) else None
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The product with the gate is shifted right."""
@@ -75,9 +75,9 @@ class Gated(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit what the platform has for it."""
-        if low.row.runs(TABLE.name):
+        if low.target.runs(TABLE.name):
             TABLE.lower(node, low)
-        elif SIGMOID.tabled(low.row):
+        elif SIGMOID.tabled(low.target):
             self._product(node, low)
         else:
             self._glu(node, low)
@@ -144,4 +144,4 @@ def _multiplied(
 
 
 def _target(shape: list[int], low: Lowering) -> np.ndarray:
-    return np.array([1 if low.row.single_sample else -1, *shape[1:]], np.int64)
+    return np.array([1 if low.target.single_sample else -1, *shape[1:]], np.int64)

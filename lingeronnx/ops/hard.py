@@ -16,7 +16,7 @@ from ..emit import Lowering
 from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie
 from .norm import as_image, emit_from_image, image_shape, scaled_channels
 from .table import TABLE
@@ -40,10 +40,10 @@ class HardSigmoid(Op):
     factor = "fixed"
     bound: float | None = 1.0
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Its parts must be there, and no table, which rounds once."""
         parts = (formats.RELU, formats.MUL, formats.BATCH_NORM2D)
-        return all(row.runs(form.name) for form in parts) and not row.runs(TABLE.name)
+        return all(target.runs(form.name) for form in parts) and not target.runs(TABLE.name)
 
     def reject(self, node: ir.Node) -> str | None:
         """All sizes known; a rising line through the gate whose slope fits a weight."""
@@ -52,7 +52,7 @@ class HardSigmoid(Op):
         alpha, beta = _line(node)
         return None if 0 < alpha < 64 and 0 <= beta <= 1 else "its line does not rise from 0 to 1 around 0"
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 
@@ -73,7 +73,7 @@ class HardSigmoid(Op):
         """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
         (alpha, beta), x = _line(node), low.read(node, 0)
         value = as_image(low, node, low.integer(node, 0), x)
-        w = Affine(2.0 ** min(math.floor(math.log2(127 / alpha)), low.row.exponents[1]))
+        w = Affine(2.0 ** min(math.floor(math.log2(127 / alpha)), low.target.exponents[1]))
         if x.scale * w.scale < Q7.scale:  # no shift to the left: what is cut off lies where the gate is flat
             near = Affine(2.0 ** math.floor(math.log2(127 * alpha / max(beta, 1 - beta))))
             attrs = formats.REQUANT.scales(x, near)

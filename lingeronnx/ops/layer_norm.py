@@ -17,31 +17,33 @@ from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
 from ..graph.attributes import Attribute
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ..targets.arithmetic import Norm
 from ._base import Op, Tie
 
 __all__ = ["LayerNorm", "as_lines", "short_line"]
 
 
-def norm_row(node: ir.Node, row: Platform) -> object:
-    """a normalised row has at most {row.norm.max_length} elements, more overflow 32 bits | normalise shorter rows."""
+def norm_row(node: ir.Node, target: Target) -> object:
+    """a normalised row has at most {target.norm.max_length} elements, more overflow 32 bits | normalise shorter
+    rows.
+    """
     count = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
-    return f"{count} elements" if row.norm is not None and count > row.norm.max_length else None
+    return f"{count} elements" if target.norm is not None and count > target.norm.max_length else None
 
 
-def epsilon_fixed(node: ir.Node, row: Platform) -> object:
-    """epsilon is {row.norm.epsilon} or less (less shows only in rows that deviate by less than 0.01) | export the model
-    with that eps.
+def epsilon_fixed(node: ir.Node, target: Target) -> object:
+    """epsilon is {target.norm.epsilon} or less (less shows only in rows that deviate by less than 0.01) | export the
+    model with that eps.
     """
     epsilon = ir.attr(node, "epsilon", EPSILON)
-    return f"{epsilon:g}" if row.norm is not None and epsilon > 2 * row.norm.epsilon else None
+    return f"{epsilon:g}" if target.norm is not None and epsilon > 2 * target.norm.epsilon else None
 
 
-def norm_axes(node: ir.Node, row: Platform) -> object:
+def norm_axes(node: ir.Node, target: Target) -> object:
     """a normalised row is the last axis or the last two | flatten the axes before."""
     count = len(ir.shape(node.inputs[1]) or ())
-    return f"{count} axes" if row.norm is not None and count > row.norm.max_axes else None
+    return f"{count} axes" if target.norm is not None and count > target.norm.max_axes else None
 
 
 class LayerNorm(Op):
@@ -73,7 +75,7 @@ class LayerNorm(Op):
         fits = all(v is None or v.shape == shape[axis:] for v in (gamma, beta))
         return None if fits else "its factor does not have one value per element"
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """None: the output has a scale of its own."""
         return []
 
@@ -85,22 +87,22 @@ class LayerNorm(Op):
         """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
         attrs = formats.LAYER_NORM.scales(x, w, o)
-        if low.row.norm is None:
+        if low.target.norm is None:
             attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
         gamma = ir.constant(node.inputs[1])
-        copies = _copies(gamma.size, low.row)
+        copies = _copies(gamma.size, low.target)
 
         def view(array: np.ndarray) -> np.ndarray:
             return array if copies == 1 else np.tile(array.reshape(-1), copies)
 
         weight = low.weight(node, 1, view)
-        how = low.row.computes(self.name, Norm)
+        how = low.target.computes(self.name, Norm)
         if how is not None and how.factor_bits == 16:
             weight = low.widened(weight)
         bias = low.bias(node, 2, 2.0**FRACTION * w.scale, view) or [
             low.integers(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
         ]
-        if as_lines(node, low.row):
+        if as_lines(node, low.target):
             self._lower_lines(node, low, [weight, *bias], attrs, gamma.size)
         else:
             low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
@@ -114,7 +116,7 @@ class LayerNorm(Op):
         """
         x, o, base = low.read(node, 0), low.written(node), ir.written_name(node)
         shape = [1, *(int(d or 1) for d in ir.known_shape(node.inputs[0])[1:])]
-        line, copies = [1, math.prod(shape) // size, size], _copies(size, low.row)
+        line, copies = [1, math.prod(shape) // size, size], _copies(size, low.target)
         wide, value = [*line[:2], copies * size], low.integer(node, 0)
 
         def reshaped(what: str, target: list[int]) -> ir.Value:
@@ -141,18 +143,18 @@ class LayerNorm(Op):
         low.emit(formats.RESHAPE, node, [value, reshaped("norm", shape)], {})
 
 
-def _copies(size: int, row: Platform) -> int:
+def _copies(size: int, target: Target) -> int:
     """Return how often a line of `size` elements is written side by side."""
-    return 1 if row.norm is None else -(-row.norm.min_length // size)
+    return 1 if target.norm is None else -(-target.norm.min_length // size)
 
 
-def short_line(node: ir.Node, row: Platform) -> bool:
-    """Whether `row` would mix up the lines that `node` normalizes."""
+def short_line(node: ir.Node, target: Target) -> bool:
+    """Whether `target` would mix up the lines that `node` normalizes."""
     gamma = ir.shape(node.inputs[1])
-    return gamma is not None and _copies(math.prod(int(d or 1) for d in gamma), row) > 1
+    return gamma is not None and _copies(math.prod(int(d or 1) for d in gamma), target) > 1
 
 
-def as_lines(node: ir.Node, row: Platform) -> bool:
-    """Whether `node` is computed on [1, rows, elements]: of other ranks `row` counts the rows wrong."""
+def as_lines(node: ir.Node, target: Target) -> bool:
+    """Whether `node` is computed on [1, rows, elements]: of other ranks `target` counts the rows wrong."""
     rank = len(ir.shape(node.inputs[0]) or ())
-    return short_line(node, row) or (row.norm is not None and row.norm.lines and rank != 3)
+    return short_line(node, target) or (target.norm is not None and target.norm.lines and rank != 3)

@@ -16,7 +16,7 @@ from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie
 from .norm import as_image, emit_from_image, image_shape, scaled_channels
 
@@ -41,9 +41,9 @@ class LeakyRelu(Op):
     title = "LeakyRelu (composed)"
     floats = (("", "LeakyRelu"), ("", "PRelu"))
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Its parts must be there."""
-        return all(row.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
+        return all(target.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
 
     def reject(self, node: ir.Node) -> str | None:
         """Return why it has no channels with constant slopes, or None."""
@@ -51,11 +51,11 @@ class LeakyRelu(Op):
             return "its shape is not known before the run"
         return None if slopes(node) is not None else "its slope is computed at run time or differs within a channel"
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 
-    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
         """Two half-lines; of several slopes that of the mean square."""
         steep = slopes(node)
         assert steep is not None
@@ -75,6 +75,6 @@ class LeakyRelu(Op):
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, Affine(1.0), -1.0)
         lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(steep).max(initial=0)) or 1.0
-        w = Affine(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.row.exponents[1]), x.bits)
+        w = Affine(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.target.exponents[1]), x.bits)
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -steep)
         emit_from_image(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

@@ -10,7 +10,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.layers import sum_scale
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Violation
 from .conv import WeightLayer
 
@@ -24,9 +24,9 @@ class Linear(WeightLayer):
     floats = ((ir.DOMAIN, "Linear"),)
     wide = True
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """Those of the integer operator; a float one may have any rank."""
-        return [] if node.domain == ir.DOMAIN else super().violations(node, row)
+        return [] if node.domain == ir.DOMAIN else super().violations(node, target)
 
     def macs(self, node: ir.Node) -> int:
         """Return the rows times the size of the weight."""
@@ -45,7 +45,7 @@ class Linear(WeightLayer):
         if bias is not None and np.any(bias):
             inputs += low.bias(node, 2, sum_scale(attrs))
         full = [int(d or 1) for d in ir.known_shape(node.outputs[0])]
-        if low.row.linear is None or len(full) <= low.row.linear.rank:
+        if low.target.linear is None or len(full) <= low.target.linear.rank:
             low.emit(formats.LINEAR, node, inputs, attrs)
             return
         rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)

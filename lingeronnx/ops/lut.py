@@ -18,7 +18,7 @@ from ..formats.curves import Q7
 from ..graph import ir
 from ..graph.attributes import Attribute
 from ..plan import Affine
-from ..targets import Limit, Platform
+from ..targets import Limit, Target
 from ..targets.arithmetic import Curve, Reading
 from ._base import Op, Tie
 from .table import TABLE
@@ -29,14 +29,14 @@ __all__ = ["SIGMOID", "TANH", "gated_axis"]
 _TOP = 6
 
 
-def gated_axis(node: ir.Node, row: Platform) -> object:
-    """where GluInt stands in for a table, the last of two or three axes is at most {row.curve.max_length} long |
+def gated_axis(node: ir.Node, target: Target) -> object:
+    """where GluInt stands in for a table, the last of two or three axes is at most {target.curve.max_length} long |
     shorten it.
     """
-    if row.runs(TABLE.name) or row.curve is None:
+    if target.runs(TABLE.name) or target.curve is None:
         return None
     shape = ir.shape(node.inputs[0]) or ()
-    fits = len(shape) in row.curve.ranks and shape[-1] is not None and shape[-1] <= row.curve.max_length
+    fits = len(shape) in target.curve.ranks and shape[-1] is not None and shape[-1] <= target.curve.max_length
     return None if fits else "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
@@ -50,44 +50,44 @@ class Sigmoid(Op):
     bound: float | None = 1.0
     constraints: tuple[Limit, ...] = (gated_axis,)
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """By a table of either kind, sigmoid also by GluInt."""
-        stand_in = self.format is formats.SIGMOID and row.runs(formats.GLU.name)
-        return row.runs(TABLE.name) or self.tabled(row) or stand_in
+        stand_in = self.format is formats.SIGMOID and target.runs(formats.GLU.name)
+        return target.runs(TABLE.name) or self.tabled(target) or stand_in
 
-    def absence(self, node: ir.Node, row: Platform) -> str:
+    def absence(self, node: ir.Node, target: Target) -> str:
         """The reason that the target gives, where it gives one."""
-        return row.why.get(self.name) or super().absence(node, row)
+        return target.why.get(self.name) or super().absence(node, target)
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether it becomes a table of its own."""
-        return row.runs(TABLE.name) and TABLE.zero_points(node, row)
+        return target.runs(TABLE.name) and TABLE.zero_points(node, target)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 
-    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
         """The table's, where it becomes one."""
-        return TABLE.curve(model, node, row) if row.runs(TABLE.name) else None
+        return TABLE.curve(model, node, target) if target.runs(TABLE.name) else None
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The output's scale is 2^7."""
         return 7
 
-    def fine(self, row: Platform) -> int | None:
+    def fine(self, target: Target) -> int | None:
         """Return the table's fractional bits, where the table takes int16 anyway."""
-        how = row.computes(self.name, Curve) if self.tabled(row) else None
+        how = target.computes(self.name, Curve) if self.tabled(target) else None
         return None if how is None or how.reading is not Reading.RIGHT_ONLY else how.table.fraction
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the row's way, and a Requant where the output is wanted at another scale."""
-        if low.row.runs(TABLE.name):
+        if low.target.runs(TABLE.name):
             TABLE.lower(node, low)
             return
         x, o, shape = low.read(node, 0), low.written(node), list(ir.known_shape(node.outputs[0]))
         attrs: dict[str, Attribute] = {"scale_o": Q7.scale}
-        if self.tabled(low.row):
+        if self.tabled(low.target):
             value, attrs["scale_x"] = self._wide(node, low, low.integer(node, 0), x, shape)
             form: Format = self.format
         else:
@@ -105,15 +105,15 @@ class Sigmoid(Op):
         value, scale = self._wide(node, low, value, x, shape)
         return low.insert(self.format, node, "gate", [value], {"scale_x": scale, "scale_o": Q7.scale}, shape, Q7)
 
-    def tabled(self, row: Platform) -> bool:
+    def tabled(self, target: Target) -> bool:
         """Whether the row has the function right."""
-        return row.right(self.name)
+        return target.right(self.name)
 
     def _wide(
         self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: Sequence[int | None]
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
-        how = low.row.computes(self.name, Curve)
+        how = low.target.computes(self.name, Curve)
         if how is None or how.reading is not Reading.RIGHT_ONLY or x.bits > 8:
             return value, x.scale
         if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat

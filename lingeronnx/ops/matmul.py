@@ -10,16 +10,16 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ..targets.limits import MatrixLimits
 from .elementwise import Binary
 
 __all__ = ["Bmm"]
 
 
-def matrix_rank(node: ir.Node, row: Platform) -> object:
+def matrix_rank(node: ir.Node, target: Target) -> object:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
-    limits, shapes = row.limits(formats.BMM.name, MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
+    limits, shapes = target.limits(formats.BMM.name, MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
     ranks = [len(shape) for shape in shapes]
     heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
     return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
@@ -52,7 +52,7 @@ class Bmm(Binary):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.known_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
-        if low.row.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
+        if low.target.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, low)
             return
         base, factors = ir.written_name(node), []

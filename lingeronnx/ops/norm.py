@@ -102,7 +102,7 @@ def emit_from_image(
 
 
 def _target(low: Lowering, node: ir.Node, what: str, shape: tuple[int | None, ...]) -> ir.Value:
-    sizes = [1 if low.row.single_sample else -1, *(int(d or 1) for d in shape[1:])]
+    sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
     return low.array(f"{node.outputs[0].name}_{what}", np.array(sizes, np.int64))
 
 

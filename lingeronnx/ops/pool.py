@@ -22,7 +22,7 @@ from ..graph import ir
 from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie, Violation
 from .conv import CONV2D
 
@@ -32,16 +32,16 @@ _WEIGHT_TOP = 16  # the largest exponent that weights were measured at
 _LARGEST_MAP = 1 << 16  # elements: what a LinearInt of many rows was measured with
 
 
-def global_window(node: ir.Node, row: Platform) -> object:
+def global_window(node: ir.Node, target: Target) -> object:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
     source = ir.shape(node.inputs[0]) or ()
     if node.op_type == formats.AVG_POOL2D.name:
-        return _unsafe(node, source, row)
-    if row.pool is None or not _is_global(node, source):
+        return _unsafe(node, source, target)
+    if target.pool is None or not _is_global(node, source):
         return None
     height, width = ir.attr(node, "kernel_shape")
     padded = any(ir.attr(node, "pads", [0]))
-    steps = None if padded and not _safe(height, width, int(source[1] or 0), row) else global_steps(node, row)
+    steps = None if padded and not _safe(height, width, int(source[1] or 0), target) else global_steps(node, target)
     return f"{height}x{width} of {source[1]} channels{', padded' if padded else ''}" if steps is None else None
 
 
@@ -54,16 +54,16 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
     return list(ir.attr(node, "kernel_shape")) == whole
 
 
-def _safe(height: int, width: int, channels: int, row: Platform) -> bool:
+def _safe(height: int, width: int, channels: int, target: Target) -> bool:
     """Whether a global average over height x width comes out right."""
-    per_channel = row.pool.area_per_channel if row.pool is not None else None
+    per_channel = target.pool.area_per_channel if target.pool is not None else None
     area = height * width
     return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
 
 
-def _unsafe(node: ir.Node, source: tuple[int | None, ...], row: Platform) -> str | None:
+def _unsafe(node: ir.Node, source: tuple[int | None, ...], target: Target) -> str | None:
     """Return the sizes of an integer average over a whole map that comes out wrong in one step."""
-    per_channel = row.pool.area_per_channel if row.pool is not None else None
+    per_channel = target.pool.area_per_channel if target.pool is not None else None
     if per_channel is None or not _is_global(node, source):
         return None
     height, width = ir.attr(node, "kernel_shape")
@@ -71,7 +71,7 @@ def _unsafe(node: ir.Node, source: tuple[int | None, ...], row: Platform) -> str
     return f"{height}x{width} of {source[1]} channels" if area & (area - 1) and area > most else None
 
 
-def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, row: Platform) -> bool:
+def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target) -> bool:
     """Whether a step over a map of `size` is within the limits."""
     by_ones, *sides = step
     inputs = [loose_tensor([1, channels, *size]), *([loose_tensor([channels, 1, *sides])] if by_ones else [])]
@@ -80,10 +80,10 @@ def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, ro
     attributes = {"kernel_shape": sides, "strides": [1, 1] if still else sides, "pads": [0] * 4,
                   **({"group": channels} if by_ones else {})}  # fmt: skip
     op: Op = CONV2D if by_ones else AVERAGE
-    return not op.violations(loose_node(op.name, inputs, result, attributes, domain=op.format.domain), row)
+    return not op.violations(loose_node(op.name, inputs, result, attributes, domain=op.format.domain), target)
 
 
-def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | None:
+def global_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
     """Return how to average a whole map: one step or two, each (as a convolution?, height, width); None for no way.
 
     A power-of-two area that fits a kernel is a depthwise convolution by ones, which shifts the same sum by the same
@@ -94,22 +94,24 @@ def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | 
     channels = int((ir.shape(node.inputs[0]) or (1, 1))[1] or 1)
 
     def last(h: int, w: int) -> list[tuple[bool, int, int]] | None:
-        if _safe(h, w, channels, row):
+        if _safe(h, w, channels, target):
             return [(False, h, w)]
-        by_ones = h * w & (h * w - 1) == 0 and row.conv is not None and max(h, w) <= row.conv.max_kernel
+        by_ones = h * w & (h * w - 1) == 0 and target.conv is not None and max(h, w) <= target.conv.max_kernel
         return [(True, h, w)] if by_ones else None
 
     found = last(height, width)
-    if found is not None or row.pool is None:
+    if found is not None or target.pool is None:
         return found
     ways = []
     for h in (d for d in range(1, height + 1) if height % d == 0):
         for w in (d for d in range(1, width + 1) if width % d == 0):
             rest = last(height // h, width // w) if 1 < h * w < height * width else None
-            if rest is None or h * w > row.pool.max_average_area:
+            if rest is None or h * w > target.pool.max_average_area:
                 continue
             last_size = height // h, width // w
-            if _holds((False, h, w), (height, width), channels, row) and _holds(rest[0], last_size, channels, row):
+            if _holds((False, h, w), (height, width), channels, target) and _holds(
+                rest[0], last_size, channels, target
+            ):
                 ways.append((abs(h * w - height * width // (h * w)), [(False, h, w), *rest]))
     return min(ways)[1] if ways else None
 
@@ -126,14 +128,14 @@ def mean_weights(area: int) -> tuple[np.ndarray, float]:
     return np.diff(steps).astype(np.int8)[None], 2.0**exponent
 
 
-def is_mean(node: ir.Node, row: Platform) -> bool:
+def is_mean(node: ir.Node, target: Target) -> bool:
     """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its own."""
     source = ir.shape(node.inputs[0]) or ()
-    if node.domain or row.pool is None or not row.pool.same_scale:
+    if node.domain or target.pool is None or not target.pool.same_scale:
         return False
     if not _is_global(node, source) or any(ir.attr(node, "pads") or [0]):
         return False
-    return row.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _LARGEST_MAP
+    return target.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _LARGEST_MAP
 
 
 def _window(node: ir.Node) -> dict[str, Attribute]:
@@ -190,14 +192,14 @@ class AvgPool2d(Op):
             return "its padding does not count (count_include_pad = 0); the NPU divides by the whole window"
         return _reject(node)
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """None where it does not become AvgPool2dInt."""
-        return [] if is_mean(node, row) else super().violations(node, row)
+        return [] if is_mean(node, target) else super().violations(node, target)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Tied where a change of scale comes out wrong."""
-        tied = row.pool is not None and row.pool.same_scale
-        return super().ties(node, row) if tied and not is_mean(node, row) else []
+        tied = target.pool is not None and target.pool.same_scale
+        return super().ties(node, target) if tied and not is_mean(node, target) else []
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """A mean by weights shifts to the right: q_o <= q_x + q_w."""
@@ -205,13 +207,13 @@ class AvgPool2d(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with both scales; a global average as a LinearInt, or in the steps that the platform gets right."""
-        if is_mean(node, low.row):
+        if is_mean(node, low.target):
             _lower_mean(node, low)
             return
         x, o = low.read(node, 0), low.written(node)
         scales = formats.AVG_POOL2D.scales(x, o)
         source = ir.known_shape(node.inputs[0])
-        steps = global_steps(node, low.row) if _is_global(node, source) else None
+        steps = global_steps(node, low.target) if _is_global(node, source) else None
         if steps is None or steps == [(False, *ir.attr(node, "kernel_shape"))]:
             low.emit(formats.AVG_POOL2D, node, low.inputs(node), {**_window(node), **scales})
             return

@@ -23,7 +23,7 @@ from ..formats.recurrent import GIVEN, Recurrent
 from ..graph import ir
 from ..graph.attributes import Attribute
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Target
 from ..targets import arithmetic as kinds
 from ..targets.limits import RecurrentLimits
 from ._base import Op, Tie
@@ -92,38 +92,38 @@ def _is_zero(value: ir.Value | None) -> bool:
 # ---- what the chips compute wrong --------------------------------------------------------------------------------
 
 
-def _limited(row: Platform, node: ir.Node) -> bool:
+def _limited(target: Target, node: ir.Node) -> bool:
     """Whether layers begin at zero, walk to the end of the input and keep their cell to themselves."""
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
-    return row.limits(form.name, RecurrentLimits) is not None
+    return target.limits(form.name, RecurrentLimits) is not None
 
 
-def square_input(node: ir.Node, row: Platform) -> object:
+def square_input(node: ir.Node, target: Target) -> object:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
-    shape, limits = ir.shape(node.inputs[0]), row.recurrent
+    shape, limits = ir.shape(node.inputs[0]), target.recurrent
     if limits is None or not limits.square or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
         return None
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
 
-def whole_sequences(node: ir.Node, row: Platform) -> object:
+def whole_sequences(node: ir.Node, target: Target) -> object:
     """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens out."""
-    if not _limited(row, node) or node.domain != ir.DOMAIN or "lengths" not in given(node):
+    if not _limited(target, node) or node.domain != ir.DOMAIN or "lengths" not in given(node):
         return None
     return "sequence_lens is given, and some may be shorter"
 
 
-def from_zero(node: ir.Node, row: Platform) -> object:
+def from_zero(node: ir.Node, target: Target) -> object:
     """states start at zero, as in every run of a chip: up to 64 steps are written out instead | leave them out."""
-    if not _limited(row, node) or node.domain != ir.DOMAIN:
+    if not _limited(target, node) or node.domain != ir.DOMAIN:
         return None
     states = [f"initial_{key}" for key in given(node) if key != "lengths"]
     return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given" if states else None
 
 
-def cell_inside(node: ir.Node, row: Platform) -> object:
+def cell_inside(node: ir.Node, target: Target) -> object:
     """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the last state."""
-    return "it is read" if _limited(row, node) and node.domain == ir.DOMAIN and _is_read(node, 2) else None
+    return "it is read" if _limited(target, node) and node.domain == ir.DOMAIN and _is_read(node, 2) else None
 
 
 def _is_read(node: ir.Node, index: int) -> bool:
@@ -131,9 +131,9 @@ def _is_read(node: ir.Node, index: int) -> bool:
     return value is not None and bool(value.uses() or value.is_graph_output())
 
 
-def right_gru(node: ir.Node, row: Platform) -> object:
-    """the executor computes a GRU right, not as {row.name} does: up to 64 steps are written out | use an LSTM."""
-    return row.why.get(formats.GRU.name)
+def right_gru(node: ir.Node, target: Target) -> object:
+    """the executor computes a GRU right, not as {target.name} does: up to 64 steps are written out | use an LSTM."""
+    return target.why.get(formats.GRU.name)
 
 
 # ---- the integer operators ---------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class _Recurrent(Op):
             return None
         return obstacle(node) or "it was not brought into the form of one direction"
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Input and state have scales of their own; the state that goes in is what comes out."""
         y = ir.written_name(node)
         return [Tie(ir.read_name(node, index), y) for index in self.data(node)[1:]] + [
@@ -183,10 +183,10 @@ class _Recurrent(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the gates in the vendor's order and the two halves of the bias apart."""
         x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
-        units, gates = int(ir.attr(node, "hidden_size")), self._gates(low.row)
+        units, gates = int(ir.attr(node, "hidden_size")), self._gates(low.target)
         source = low.integer(node, 0)
         length, width = (int(d or 0) for d in ir.known_shape(node.inputs[0])[1:])
-        square = low.row.recurrent is not None and low.row.recurrent.square
+        square = low.target.recurrent is not None and low.target.recurrent.square
         missing = length - width if square and length > width else 0
         if missing:
             source = self._padded(node, low, "wide", source, (length, width), length, x)
@@ -251,9 +251,9 @@ class _Recurrent(Op):
         """Return the attributes of this operator alone."""
         return {}
 
-    def _gates(self, row: Platform) -> str:
+    def _gates(self, target: Target) -> str:
         """Return the order in which the platform wants the gates."""
-        how = row.computes(self.name, self.format.kind)
+        how = target.computes(self.name, self.format.kind)
         return self.format.kernel_gates if how is None else how.gates
 
     def _ordered(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
@@ -308,9 +308,9 @@ class Lstm(_Recurrent):
         """A state in [-1, 1] has at most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip."""
         return 14
 
-    def cell_limit(self, row: Platform) -> float | None:
-        """Return the largest product of forget gate and cell that `row` holds, None where it holds any."""
-        how = row.computes(self.name, kinds.Lstm)
+    def cell_limit(self, target: Target) -> float | None:
+        """Return the largest product of forget gate and cell that `target` holds, None where it holds any."""
+        how = target.computes(self.name, kinds.Lstm)
         return 2.0 if how is not None and how.form in (kinds.LstmForm.Q27, kinds.LstmForm.WIDE) else None
 
 

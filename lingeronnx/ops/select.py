@@ -15,7 +15,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.select import slices
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ..targets.limits import SliceLimits
 from ._base import Op, Tie
 
@@ -26,9 +26,9 @@ def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
     return lambda index: ir.const(node.inputs[index]) if len(node.inputs) > index else None
 
 
-def slice_step(node: ir.Node, row: Platform) -> object:
+def slice_step(node: ir.Node, target: Target) -> object:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
-    limits = row.limits(formats.SLICE.name, SliceLimits)
+    limits = target.limits(formats.SLICE.name, SliceLimits)
     if limits is None:
         return None
     found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
@@ -104,13 +104,13 @@ class Gather(Op):
         axis = ir.attr(node, "axis", 0) % len(shape) if shape else 0
         return "it chooses along the batch axis" if not shape or axis == 0 or shape[axis] is None else None
 
-    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
         """Return whether it chooses among activations: the rows of a constant table are weights."""
-        return bool(self.data(node)) and super().zero_points(node, row)
+        return bool(self.data(node)) and super().zero_points(node, target)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """An embedding's output has a scale of its own."""
-        return super().ties(node, row) if self.data(node) else []
+        return super().ties(node, target) if self.data(node) else []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""

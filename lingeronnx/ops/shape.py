@@ -17,7 +17,7 @@ from ..emit import Lowering
 from ..errors import InternalError
 from ..formats import Format
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, fixed_batch
 
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
@@ -59,7 +59,7 @@ class Reshape(_Move):
         """Emit with the target in numbers; batch 1 where graphs hold one sample."""
         shape = ir.known_shape(node.outputs[0])
         target = [int(d) if d is not None else -1 for d in shape]
-        if low.row.single_sample:
+        if low.target.single_sample:
             target = fixed_batch([-1, *target[1:]])
         else:
             target[0] = -1
@@ -111,9 +111,9 @@ class Unsqueeze(_Move):
         low.emit(formats.UNSQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
 
 
-def transpose_rank(node: ir.Node, row: Platform) -> object:
-    """transposed tensors have at most {row.transpose.max_rank} axes | merge axes that stay together."""
-    perm, limits = ir.attr(node, "perm"), row.transpose
+def transpose_rank(node: ir.Node, target: Target) -> object:
+    """transposed tensors have at most {target.transpose.max_rank} axes | merge axes that stay together."""
+    perm, limits = ir.attr(node, "perm"), target.transpose
     too_many = limits is not None and perm is not None and len(perm) > limits.max_rank
     return f"{len(perm)} axes" if too_many else None
 
@@ -149,8 +149,8 @@ class Transpose(_Move):
         """Emit; a permutation that the executor cannot do is made by two others, and of a large tensor in parts."""
         perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
         shape = ir.known_shape(node.inputs[0])
-        if perm in low.row.broken_transposes:
-            first, perm = _in_two(perm, low.row.broken_transposes)
+        if perm in low.target.broken_transposes:
+            first, perm = _in_two(perm, low.target.broken_transposes)
             form, inputs, attrs = _permuted(node, low, value, shape, first)
             shape = tuple(shape[axis] for axis in first)
             value = low.insert(form, node, "rotated", inputs, attrs, shape, low.read(node, 0))
@@ -166,7 +166,7 @@ def _permuted(
     Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
     """
     q = low.read(node, 0)
-    found = _parts(shape, perm, low.row)
+    found = _parts(shape, perm, low.target)
     if found is None:
         return formats.TRANSPOSE, [value], {"perm": list(perm)}
     axis, ranges = found
@@ -182,13 +182,13 @@ def _permuted(
 
 
 def _parts(
-    shape: Sequence[int | None], perm: tuple[int, ...], row: Platform
+    shape: Sequence[int | None], perm: tuple[int, ...], target: Target
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
     """Return the axis along which a tensor is cut to be permuted, and its ranges; None where it is small enough.
 
     The axis that comes first in the result, if that is long enough: so parts lie one behind the other.
     """
-    whole = None if row.transpose is None else row.transpose.whole
+    whole = None if target.transpose is None else target.transpose.whole
     if whole is None or None in shape[1:]:
         return None
     sizes = [int(d or 1) for d in shape[1:]]

@@ -10,16 +10,16 @@ from __future__ import annotations
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 
 __all__ = ["LogSoftmax", "Softmax"]
 
 
-def row_length(node: ir.Node, row: Platform) -> object:
-    """rows have at most {row.softmax.max_length} elements | split the row."""
-    shape, limits = ir.shape(node.inputs[0]) or (1,), row.softmax
+def row_length(node: ir.Node, target: Target) -> object:
+    """rows have at most {target.softmax.max_length} elements | split the row."""
+    shape, limits = ir.shape(node.inputs[0]) or (1,), target.softmax
     axis = ir.attr(node, "axis", -1) % len(shape)
     return f"{shape[axis]} elements" if limits is not None and (shape[axis] or 0) > limits.max_length else None
 
@@ -43,15 +43,15 @@ class Softmax(Op):
             return MASKED_AT_RUN_TIME
         return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
 
-    def available(self, row: Platform) -> bool:
+    def available(self, target: Target) -> bool:
         """Where the arithmetic is known to be the executor's."""
-        return row.right(self.name)
+        return target.right(self.name)
 
-    def absence(self, node: ir.Node, row: Platform) -> str:
+    def absence(self, node: ir.Node, target: Target) -> str:
         """The reason that the target gives, where it gives one."""
-        return row.why.get(self.name) or super().absence(node, row)
+        return target.why.get(self.name) or super().absence(node, target)
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 

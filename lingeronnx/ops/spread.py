@@ -10,7 +10,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.spread import COORDINATES
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ..targets.limits import PadLimits
 from ._base import Op
 from .shape import moves_batch
@@ -61,9 +61,9 @@ class Expand(_Spread):
         low.emit(formats.EXPAND, node, [low.integer(node, 0), given], {})
 
 
-def pad_form(node: ir.Node, row: Platform) -> object:
+def pad_form(node: ir.Node, target: Target) -> object:
     """padding around four-dimensional tensors only, with a constant | pad in the layer behind."""
-    limits = row.limits(formats.PAD.name, PadLimits)
+    limits = target.limits(formats.PAD.name, PadLimits)
     if limits is None:
         return None
     mode, rank = ir.attr(node, "mode", "constant"), len(ir.shape(node.inputs[0]) or ())

@@ -18,7 +18,7 @@ from .. import formats
 from ..emit import Lowering
 from ..errors import InternalError
 from ..graph import ir, operators
-from ..targets import Platform
+from ..targets import Target
 from ._base import Op, Tie
 
 __all__ = ["HALF_LINES", "TABLE", "Table", "evaluate", "table_of"]
@@ -86,17 +86,17 @@ class Table(Op):
         fits = all(array is None or (array.size == 1 and array.ndim <= rank) for array in arrays)
         return None if fits else f"{node.op_type} with a constant of several values has no integer form"
 
-    def absence(self, node: ir.Node, row: Platform) -> str:
+    def absence(self, node: ir.Node, target: Target) -> str:
         """Return the reason: the platform has no table for this function, whose straight lines layers take up."""
-        reason = f"{row.name} has no operator for {ir.operator(node)}"
+        reason = f"{target.name} has no operator for {ir.operator(node)}"
         straight = node.op_type in operators.STRAIGHT and (node.op_type != "Div" or ir.const(node.inputs[0]) is None)
         return f"{reason} with a constant; between layers a BatchNormalization does it" if straight else reason
 
-    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
 
-    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
         """What the table holds."""
         return lambda x: np.nan_to_num(table_of(model, node, x))
 

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest
-from ..targets import DEFAULT, Platform
+from ..targets import DEFAULT, Target
 
 __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 
@@ -60,7 +60,7 @@ class QuantConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    platform: Annotated[str | InstanceOf[Platform], WithJsonSchema({"type": "string"})] = DEFAULT.name
+    platform: Annotated[str | InstanceOf[Target], WithJsonSchema({"type": "string"})] = DEFAULT.name
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
@@ -125,45 +125,46 @@ class QuantConfig(BaseModel):
             )
         return cls.of({**body, **settings}, f"the configuration {path}")
 
-    def check_platform(self, row: Platform) -> None:
+    def check_platform(self, target: Target) -> None:
         """Raise ConfigError where a setting is not one the platform has."""
-        if self.mode not in row.modes:
+        if self.mode not in target.modes:
             raise ConfigError(
-                f"mode {self.mode} on platform {row.name}: it takes {' or '.join(row.modes)} scales only; "
+                f"mode {self.mode} on platform {target.name}: it takes {' or '.join(target.modes)} scales only; "
                 "drop --mode or choose --platform generic"
             )
-        if self.weight_scales not in row.weight_scales:
+        if self.weight_scales not in target.weight_scales:
             raise ConfigError(
-                f"weight_scales {self.weight_scales} on platform {row.name}: a weight has one scale per "
-                f"{' or '.join(row.weight_scales)} there; drop --weight-scales or choose --platform generic"
+                f"weight_scales {self.weight_scales} on platform {target.name}: a weight has one scale per "
+                f"{' or '.join(target.weight_scales)} there; drop --weight-scales or choose --platform generic"
             )
-        if self.activations == "asymmetric" and not row.zero_points:
+        if self.activations == "asymmetric" and not target.zero_points:
             raise ConfigError(
-                f"activations asymmetric on platform {row.name}: the integer 0 stands for the real 0 there; "
+                f"activations asymmetric on platform {target.name}: the integer 0 stands for the real 0 there; "
                 "drop --activations or choose --platform generic"
             )
         for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
-            if bits not in row.bits:
+            if bits not in target.bits:
                 raise ConfigError(
-                    f"{key} {bits} on platform {row.name}: it computes in {', '.join(map(str, row.bits))} bits only"
+                    f"{key} {bits} on platform {target.name}: "
+                    f"it computes in {', '.join(map(str, target.bits))} bits only"
                 )
         for selector, override in self.overrides.items():
             settings = override.settings
             for key in ("bits", "weight_bits"):
-                if settings.get(key, row.bits[0]) not in row.bits:
+                if settings.get(key, target.bits[0]) not in target.bits:
                     raise ConfigError(
-                        f"override {selector}: {key} {settings[key]} on platform {row.name}: it computes in "
-                        f"{', '.join(map(str, row.bits))} bits only"
+                        f"override {selector}: {key} {settings[key]} on platform {target.name}: it computes in "
+                        f"{', '.join(map(str, target.bits))} bits only"
                     )
-            if settings.get("out_bits", "float") not in (*row.out_bits, *row.curve_bits, "float"):
+            if settings.get("out_bits", "float") not in (*target.out_bits, *target.curve_bits, "float"):
                 raise ConfigError(
-                    f"override {selector}: out_bits {settings['out_bits']} on platform {row.name}: an output that "
-                    f"leaves the integers has {', '.join(map(str, row.out_bits))} bits there, or float"
+                    f"override {selector}: out_bits {settings['out_bits']} on platform {target.name}: an output that "
+                    f"leaves the integers has {', '.join(map(str, target.out_bits))} bits there, or float"
                 )
-            if override.scale is not None and row.power_of_two and math.frexp(override.scale)[0] != 0.5:
+            if override.scale is not None and target.power_of_two and math.frexp(override.scale)[0] != 0.5:
                 raise ConfigError(
                     f"override {selector}: scale {override.scale:g} is not a power of two, "
-                    f"which is all that platform {row.name} takes"
+                    f"which is all that platform {target.name} takes"
                 )
 
 
@@ -171,7 +172,7 @@ def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["loc"][0] == "platform":
-        return f"platform = {first.get('input')!r}: it is a name or a Platform"
+        return f"platform = {first.get('input')!r}: it is a name or a Target"
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         return (

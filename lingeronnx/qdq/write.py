@@ -24,7 +24,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..plan.synthetic import KEY as CALIBRATION
 from ..run.generations import Side
-from ..run.int_runner import row_of
+from ..run.int_runner import target_of
 from ..run.sizes import sizes
 from .opset import raise_nodes
 
@@ -82,7 +82,7 @@ class _Writer:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.side = Side.of(self.model, row_of(self.model), None)
+        self.side = Side.of(self.model, target_of(self.model), None)
         self.sizes: dict[ir.Value, tuple[int | None, ...]] = {}
         for value in ir.values(self.model):
             shape = ir.shape(value)

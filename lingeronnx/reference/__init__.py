@@ -13,8 +13,7 @@ any. They compute what the executor computes; graphs of the training side's arit
 
 from __future__ import annotations
 
-from ..targets import DEFAULT, Platform
-from ..targets import platform as row_of
+from ..targets import DEFAULT, Target, by_name
 from . import border, curves, elementwise, layers, move, pool, recurrent, rows
 from ._base import Integer
 
@@ -40,14 +39,14 @@ def remove_class(base: type[Integer]) -> None:
     _ADDED[:] = [other for other in _ADDED if other is not base]
 
 
-def reference_ops(platform: str | Platform = DEFAULT.name) -> list[type[Integer]]:
+def reference_ops(platform: str | Target = DEFAULT.name) -> list[type[Integer]]:
     """Return the classes for `ReferenceEvaluator(model, new_ops=...)`.
 
     platform : the target of nodes without an attribute `platform`, by name or as a row of one's own; graphs for venus
         and for `generic` have none.
     Raises ConfigError for an unknown platform.
     """
-    default = row_of(platform)
+    default = by_name(platform)
     found = []
     for base in (*_CLASSES, *_ADDED):
         for name in base.names:

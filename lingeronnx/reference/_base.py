@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from ..targets import Platform, platform
+from ..targets import Target, by_name
 from ..targets.arithmetic import Arithmetic
 from ._arithmetic import requantize
 
@@ -69,16 +69,16 @@ class Integer(OpRun):
     names: tuple[str, ...] = ()
     domains: tuple[str, ...] = ("thinker", "linger")
     op_schema = None  # attributes are what the node says; ONNX knows none of these operators
-    default: Platform
+    default: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
         found = Attributes({_SPELLINGS.get(key, key): value for key, value in attributes.items()})
         named = str(found.get("platform", self.default.name))
-        row = self.default if named == self.default.name else platform(named)
-        how = row.arithmetic(self.names[0])
+        target = self.default if named == self.default.name else by_name(named)
+        how = target.arithmetic(self.names[0])
         try:
             if how is None:
-                raise ValueError(f"{row.name} has no such operator")
+                raise ValueError(f"{target.name} has no such operator")
             result = self.compute(found, how, *inputs)
         except ValueError as error:
             raise ValueError(f"{self.onnx_node.op_type} {self.onnx_node.name}: {error}") from error

@@ -21,7 +21,7 @@ from onnx import ModelProto, TensorProto
 from ..errors import LingerOnnxError
 from ..formats import SHUFFLE_CHANNEL, Bound, Format
 from ..plan import Affine
-from ..targets import GENERIC, Platform, platform
+from ..targets import GENERIC, Target, by_name
 from .nodes import (
     FLOAT,
     INTEGERS,
@@ -55,12 +55,12 @@ from .view import Node, Read, Tensor, View, is_scale, same_scale
 __all__ = ["Kinds", "Kinship"]
 
 
-def _chosen_platform(model: ModelProto, view: View) -> Platform | None:
+def _chosen_platform(model: ModelProto, view: View) -> Target | None:
     """Return the platform a graph was made for, None where it names one that is not known."""
     named = next((entry.value for entry in model.metadata_props if entry.key == "lingeronnx.platform"), None)
     named = named or next((n.attributes["platform"] for n in view.nodes if n.attributes.get("platform")), "venus")
     try:
-        return platform(str(named))
+        return by_name(str(named))
     except LingerOnnxError:
         return None
 
@@ -98,7 +98,7 @@ class Kinship:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.row = _chosen_platform(view.model, view)
+        self.target = _chosen_platform(view.model, view)
         self.wants: dict[Tensor, Wants] = {}
         self._walk_back()
         self.retyped: dict[Tensor, Kind] = {}
@@ -290,7 +290,7 @@ class Kinship:
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
         if (first and declared not in INTEGERS) or later:
             return FLOAT
-        how = (self.row or GENERIC).arithmetic(form.name)
+        how = (self.target or GENERIC).arithmetic(form.name)
         if how is None:
             return Kind("other", elem=TensorProto.INT32)
         bound = Bound(plain(node), dict(attrs), {}, how)

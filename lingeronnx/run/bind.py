@@ -100,9 +100,10 @@ class Binder:
             elif names[index] not in self.specs:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(form, node, attrs, names)
-        if not self._side.row.zero_points and (key := other_zero(attrs)) is not None:
+        if not self._side.target.zero_points and (key := other_zero(attrs)) is not None:
             raise ModelError(
-                f"{node.op_type} {node.name}: {key} = {attrs[key]}; on {self._side.row.name} the integer 0 stands for 0"
+                f"{node.op_type} {node.name}: {key} = {attrs[key]}; "
+                f"on {self._side.target.name} the integer 0 stands for 0"
             )
         bound = Bound(
             node,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..errors import ConfigError, ModelError
 from ..formats import FORMATS, Format
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 from ..targets.arithmetic import Arithmetic
 
 __all__ = ["ARITHMETICS", "Side", "generation"]
@@ -34,31 +34,31 @@ def generation(model: ir.Graph) -> int:
 class Side:
     """Whose arithmetic a graph's operators have: the executor's or the training side's.
 
-    row : the platform. generation : of the graph, where the training side's arithmetic is meant; 0: the executor's.
+    target : the platform. generation : of the graph, where the training side's arithmetic is meant; 0: the executor's.
     """
 
-    row: Platform
+    target: Target
     generation: int = 0
 
     @classmethod
-    def of(cls, model: ir.Graph, row: Platform, name: str | None) -> Side:
+    def of(cls, model: ir.Graph, target: Target, name: str | None) -> Side:
         """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
         if name not in (None, *ARITHMETICS):
             raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
         number = generation(model)
         trains = name == "training" or (name is None and number == 3)
-        return cls(row, number if trains else 0)
+        return cls(target, number if trains else 0)
 
     def arithmetic(self, form: Format, node: ir.Node) -> Arithmetic:
         """Return how `form` is computed; ModelError where that is not known."""
-        trained = self.row.training.get(self.generation or 3, {}).get(form.name)
-        found = trained if self.generation else self.row.arithmetic(form.name)
+        trained = self.target.training.get(self.generation or 3, {}).get(form.name)
+        found = trained if self.generation else self.target.arithmetic(form.name)
         if found is not None:
             return found
         if self.generation:
             raise ModelError(
-                f"{node.op_type} {node.name}: what the training side computes for it on {self.row.name}, in a graph of "
-                f"generation {self.generation}, is not known; use arithmetic='executor'"
+                f"{node.op_type} {node.name}: what the training side computes for it on {self.target.name}, in a graph "
+                f"of generation {self.generation}, is not known; use arithmetic='executor'"
             )
         more = "; it exists in arithmetic='training' only" if trained is not None else ""
-        raise ModelError(f"{node.op_type} {node.name}: {self.row.name} has no such operator{more}")
+        raise ModelError(f"{node.op_type} {node.name}: {self.target.name} has no such operator{more}")

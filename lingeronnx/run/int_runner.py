@@ -19,7 +19,7 @@ from ..formats import QUANT
 from ..graph import ir
 from ..graph.batch_axes import open_axis
 from ..plan import Affine
-from ..targets import DEFAULT, Platform, platform
+from ..targets import DEFAULT, Target, by_name
 from ..targets.arithmetic import Quantizer
 from .bind import Binder, Steps
 from .generations import Side
@@ -29,7 +29,7 @@ from .walk import Walk, run_program
 if TYPE_CHECKING:
     from simulator.machine import Program
 
-__all__ = ["IntRunner", "row_of"]
+__all__ = ["IntRunner", "target_of"]
 
 _SHAPES = 64  # types and shapes of feeds whose program is found without looking at the graph
 
@@ -42,12 +42,12 @@ class IntRunner:
     row : the platform; None is the one that the graph was made for.
     """
 
-    def __init__(self, model: ir.Graph, arithmetic: str | None = None, row: Platform | None = None) -> None:
+    def __init__(self, model: ir.Graph, arithmetic: str | None = None, target: Target | None = None) -> None:
         self.model = model
-        self.row = row_of(model) if row is None else row
-        self.side = Side.of(model, self.row, arithmetic)
+        self.target = target_of(model) if target is None else target
+        self.side = Side.of(model, self.target, arithmetic)
         #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
-        self._wide = _wide_inputs(model, self.row)
+        self._wide = _wide_inputs(model, self.target)
         self.inputs = [
             replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec for spec in input_specs(model)
         ]
@@ -253,12 +253,12 @@ class _Direct:
     held: Mapping[str, Affine]
 
 
-def row_of(model: ir.Graph) -> Platform:
+def target_of(model: ir.Graph) -> Target:
     """Return the platform a graph was made for: our metadata, else any node's `platform`, else the first chip."""
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
         name = next((n for node in model.graph if (n := ir.attr(node, "platform"))), DEFAULT.name)
-    return platform(str(name))
+    return by_name(str(name))
 
 
 def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
@@ -275,8 +275,8 @@ def _in_rows(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     return np.concatenate(np.split(array, count, axis))
 
 
-def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:
-    quantizer = row.computes(QUANT.name, Quantizer)
+def _wide_inputs(model: ir.Graph, target: Target) -> set[str]:
+    quantizer = target.computes(QUANT.name, Quantizer)
     widest = 32 if quantizer is None else quantizer.widest
     quants = [
         node for node in model.graph if node.op_type == QUANT.name and widest < int(ir.attr(node, "data_bits", 8)) <= 32

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from ..formats import DEQUANT, integer_format, is_quantized_domain
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["chip_part", "on_chip", "scaled_by_host"]
 
 
-def chip_part(graph: ir.Graph, row: Platform) -> ir.Graph:
+def chip_part(graph: ir.Graph, target: Target) -> ir.Graph:
     """Return a copy of the chip-ready integer `graph` without its host part; the same graph when it has none.
 
-    row : what the graph is for; its opset is that of the part.
+    target : what the graph is for; its opset is that of the part.
     """
     if len(on_chip(graph)) == len(graph.graph):
         return graph
@@ -50,7 +50,7 @@ def chip_part(graph: ir.Graph, row: Platform) -> ir.Graph:
     inner.inputs[:] = inputs
     part.functions.clear()
     inner.opset_imports.clear()
-    inner.opset_imports.update({"": row.opset, "thinker": 1})
+    inner.opset_imports.update({"": target.opset, "thinker": 1})
     return part
 
 

@@ -20,8 +20,7 @@ from ..graph import ir
 from ..graph.names import restored
 from ..graph.tail import Tail, cut
 from ..plan import Affine
-from ..targets import PLATFORMS, Platform
-from ..targets import platform as platform_row
+from ..targets import PLATFORMS, Target, by_name
 from .borders import float_names
 from .data import InputSpec
 from .int_runner import IntRunner
@@ -57,7 +56,7 @@ class Session:
         Whose integers are computed: "executor" (the chip's) or "training" (those of the software that the network was
         trained with). None takes the training side's for graphs of domain `linger`, and the executor's for all others.
     platform
-        The platform that computes an integer graph, by name or as a `Platform` of your own; None: the one that the
+        The platform that computes an integer graph, by name or as a `Target` of your own; None: the one that the
         graph was made for.
 
     Raises
@@ -72,14 +71,14 @@ class Session:
         self,
         path: str | os.PathLike[str] | ir.Graph,
         arithmetic: str | None = None,
-        platform: str | Platform | None = None,
+        platform: str | Target | None = None,
     ) -> None:
         self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
         self.is_integer = is_integer_graph(self.model)
         for what, given in (("arithmetic", arithmetic), ("platform", platform)):
             if not self.is_integer and given is not None:
                 raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
-        row = None if platform is None else platform_row(platform)
+        row = None if platform is None else by_name(platform)
         self._given = arithmetic, row
         self._names = [str(v.name) for v in self.model.graph.outputs]
         self._tail = cut(self.model) if self.is_integer else None
@@ -286,12 +285,12 @@ class Session:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
 
 
-def lowered_session(graph: ir.Graph, row: Platform, opened: Islands | None = None) -> Session:
-    """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform.
+def lowered_session(graph: ir.Graph, target: Target, opened: Islands | None = None) -> Session:
+    """Return a session on what was lowered for `target`; a graph in which nothing is an integer is of no platform.
 
     opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatIsland`.
     """
-    session = Session(graph, platform=row if is_integer_graph(graph) else None)
+    session = Session(graph, platform=target if is_integer_graph(graph) else None)
     if session._runner is not None and opened is not None:
         session._runner.opened = opened
     return session

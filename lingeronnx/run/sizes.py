@@ -43,7 +43,7 @@ def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
 
     Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
     """
-    runner = IntRunner(model, row=GENERIC)
+    runner = IntRunner(model, target=GENERIC)
     specs = {
         s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype)
         for s in runner.inputs

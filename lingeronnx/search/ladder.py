@@ -25,7 +25,7 @@ from ..formats import QUANT
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import macs
 from ..plan.config import Override, QuantConfig
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "Group", "groups", "rungs"]
 
@@ -52,7 +52,7 @@ class Attempt:
     wide: tuple[tuple[str, int, int], ...] = ()
     floats: tuple[str, ...] = ()
 
-    def settings(self, row: Platform) -> dict[str, dict[str, Any]]:
+    def settings(self, target: Target) -> dict[str, dict[str, Any]]:
         """Return the overrides, by selector."""
         found: dict[str, dict[str, Any]] = {
             name: {"bits": bits, "weight_bits": weight_bits} for name, bits, weight_bits in self.wide
@@ -60,21 +60,21 @@ class Attempt:
         for name in self.raw:
             if name in self.floats:  # it has no width there
                 continue
-            found.setdefault(name, {})["out_bits"] = max(row.out_bits)
+            found.setdefault(name, {})["out_bits"] = max(target.out_bits)
         return found
 
-    def config(self, conf: QuantConfig, row: Platform) -> QuantConfig:
+    def config(self, conf: QuantConfig, target: Target) -> QuantConfig:
         """Return `conf` with these options; what the user said of a layer stays."""
         overrides = dict(conf.overrides)
-        for name, settings in self.settings(row).items():
+        for name, settings in self.settings(target).items():
             own = overrides[name].settings if name in overrides else {}
             overrides[name] = Override(**{**settings, **own})
         return conf.model_copy(update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})})
 
-    def options(self, row: Platform) -> list[str]:
+    def options(self, target: Target) -> list[str]:
         """Return the options as they are typed."""
         words = [f"--effort {self.effort}"] if self.effort else []
-        for name, settings in self.settings(row).items():
+        for name, settings in self.settings(target).items():
             said = ",".join(f"{key}:{value}" for key, value in settings.items())
             words.append(f"--override {shlex.quote(f'{name}={said}')}")
         return [*words, *(f"--skip {shlex.quote(name)}" for name in self.floats)]
@@ -136,7 +136,7 @@ def groups(planned: Planned) -> list[Group]:
 
 def _joined(planned: Planned, every: Sequence[Layer]) -> list[list[Layer]]:
     sets = DisjointSets()
-    for tie in tie_classes(planned.parts, planned.prepared.row):
+    for tie in tie_classes(planned.parts, planned.prepared.target):
         for name in tie.tensors:
             sets.join(f"tensor {name}", f"tensor {tie.tensors[0]}")
     for number, layer in enumerate(every):
@@ -188,13 +188,13 @@ def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
 
     start : what `planned` was made with, beyond the user's own options.
     """
-    row = planned.prepared.row
-    if max(row.out_bits) > min(row.out_bits) and (names := _last_layers(planned)):
+    target = planned.prepared.target
+    if max(target.out_bits) > min(target.out_bits) and (names := _last_layers(planned)):
         start = replace(start, raw=names)
         yield [start]
     ranked = groups(planned)
     conf = planned.prepared.conf
-    for width in sorted(row.bits):
+    for width in sorted(target.bits):
         pair = max(width, conf.bits), max(width, conf.weight_bits)
         if pair == (conf.bits, conf.weight_bits):
             continue
@@ -226,6 +226,6 @@ def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 def _last_layers(planned: Planned) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
-    names, said = planned.parts.wide_outputs(planned.prepared.row), planned.prepared.conf.overrides
+    names, said = planned.parts.wide_outputs(planned.prepared.target), planned.prepared.conf.overrides
     found = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
     return tuple(name for name in found if name not in said or "out_bits" not in said[name].settings)

@@ -26,7 +26,7 @@ from ..flow import (
 )
 from ..graph import ir
 from ..run.data import Progress
-from ..targets import Platform
+from ..targets import Target
 from .cost import Cost, cost_of
 from .goal import Goal, Measured
 from .ladder import EFFORTS, MOST_FLOAT, Attempt, rungs
@@ -79,7 +79,7 @@ class Found:
     """
 
     goal: Goal
-    row: Platform
+    target: Target
     trials: Sequence[Trial]
     chosen: Trial
     stopped: str
@@ -96,13 +96,13 @@ class Found:
             "unit": self.goal.unit,
             "met": self.chosen.met,
             "stopped": self.stopped,
-            "options": self.chosen.attempt.options(self.row),
+            "options": self.chosen.attempt.options(self.target),
             "float": self._measured.float_value,
             "wanted": self._measured.value + self._measured.missing,
             "trials": [
                 {
                     "what": trial.attempt.text,
-                    "options": trial.attempt.options(self.row),
+                    "options": trial.attempt.options(self.target),
                     "value": None if trial.measured is None else trial.measured.value,
                     "missing": None if trial.measured is None else max(trial.measured.missing, 0.0),
                     "met": trial.met,
@@ -162,7 +162,7 @@ def search(
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
     result = climb.result(chosen.attempt)
-    found = Found(goal, base.planned.prepared.row, trials, chosen, stopped)
+    found = Found(goal, base.planned.prepared.target, trials, chosen, stopped)
     warnings = list(result.report.warnings)
     if not chosen.met:
         assert chosen.measured is not None
@@ -190,7 +190,7 @@ class _Climb:
         self, base: Compared, goal: Goal, minutes: float | None, journal: Journal, progress: Progress | None
     ) -> None:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
-        self._row = base.planned.prepared.row
+        self._row = base.planned.prepared.target
         self._began, self._minutes = time.monotonic(), minutes
         self._known = {_key(record["attempt"]): record for record in journal.records(_PART)}
         #: The best attempt so far.

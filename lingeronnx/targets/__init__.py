@@ -1,7 +1,7 @@
 """The targets: what may be asked of a chip, and the chips that there are.
 
 ===============  ===================================================================================================
-`_target`        the contract: `Platform`, a row of data, and `Vendor`, what a target answers by code
+`_target`        the contract: `Target`, a row of data, and `Vendor`, what a target answers by code
 `verdict`        what a target with a packer says of a graph, as values
 `arithmetic`     how an operator computes, as values
 `limits`         what of an operator a platform takes
@@ -18,29 +18,29 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import ConfigError, nearest
-from ._target import Fault, Fitted, Limit, OpRow, Platform, Vendor, rows, rule_text
+from ._target import Fault, Fitted, Limit, Support, Target, Vendor, rows, rule_text
 from .generic import GENERIC
 from .verdict import Choice, Cost, Finding, LayerCost, Verdict
 
 __all__ = [
-    "DEFAULT", "GENERIC", "PLATFORMS", "Choice", "Cost", "Fault", "Finding", "Fitted", "LayerCost", "Limit", "OpRow",
-    "Platform", "Vendor", "Verdict", "platform", "rows", "rule_text",
+    "DEFAULT", "GENERIC", "PLATFORMS", "Choice", "Cost", "Fault", "Finding", "Fitted", "LayerCost", "Limit", "Support",
+    "Target", "Vendor", "Verdict", "by_name", "rows", "rule_text",
 ]  # fmt: skip
 
 #: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.
 VENDORS = ("lingeronnx.targets.luna",)
 
-_CHIPS: tuple[Platform, ...] = tuple(row for name in VENDORS for row in import_module(name).PLATFORMS)
+_CHIPS: tuple[Target, ...] = tuple(target for name in VENDORS for target in import_module(name).PLATFORMS)
 DEFAULT = _CHIPS[0]
 PLATFORMS = (GENERIC, *_CHIPS)
 
 
-def platform(name: str | Platform) -> Platform:
+def by_name(name: str | Target) -> Target:
     """Return the row called `name`, or the row that is given; ConfigError naming the nearest when there is none."""
-    if isinstance(name, Platform):
+    if isinstance(name, Target):
         return name
-    for row in PLATFORMS:
-        if row.name == name:
-            return row
-    names = [row.name for row in PLATFORMS]
+    for target in PLATFORMS:
+        if target.name == name:
+            return target
+    names = [target.name for target in PLATFORMS]
     raise ConfigError(f"unknown platform '{name}'{nearest(name, names)}; known: {', '.join(names)}")

@@ -1,8 +1,8 @@
-"""What the core may ask of any chip: a row of data (`Platform`), and a few methods for what is no data (`Vendor`).
+"""What the core may ask of any chip: a row of data (`Target`), and a few methods for what is no data (`Vendor`).
 
-The core asks `Platform`, which nobody derives from. Where a chip comes with code of its own (a packer, limits that are
+The core asks `Target`, which nobody derives from. Where a chip comes with code of its own (a packer, limits that are
 computed, rewrites before the file is written), its vendor derives from `Vendor`; every method has a default, that of a
-target which takes what its columns say. `Platform` hands copies to those that change something. No calibration, no
+target which takes what its columns say. `Target` hands copies to those that change something. No calibration, no
 rounding method and no grouping of nodes lives here.
 """
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ..graph import ir
     from ..graph.names import Names
 
-__all__ = ["Fault", "Fitted", "Limit", "OpRow", "Platform", "Vendor", "rows", "rule_text"]
+__all__ = ["Fault", "Fitted", "Limit", "Support", "Target", "Vendor", "rows", "rule_text"]
 
 _Kind = TypeVar("_Kind")
 
 #: A limit of a node: it takes a node, float or integer, and the platform, and returns the value that breaks the limit,
-#: or None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the platform as `row`.
-Limit: TypeAlias = "Callable[[ir.Node, Platform], object]"
+#: or None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the platform as `target`.
+Limit: TypeAlias = "Callable[[ir.Node, Target], object]"
 
 
 class Fault(Protocol):
@@ -76,19 +76,19 @@ class Vendor:
         """Return what the target takes of an integer operator beyond its columns: limits of the nodes lowered to it."""
         return ()
 
-    def applies(self, limit: Limit, row: Platform) -> bool:
-        """Whether `row` has such a limit of `limits`, or none of its numbers make it one; pages of limits ask."""
+    def applies(self, limit: Limit, target: Target) -> bool:
+        """Whether `target` has such a limit of `limits`, or none of its numbers make it one; pages of limits ask."""
         return True
 
     def mends(self, rewrite: str) -> tuple[Limit, ...]:
         """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
         return ()
 
-    def met(self, node: ir.Node, row: Platform) -> Sequence[Fault]:
+    def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
         return ()
 
-    def finish(self, graph: ir.Graph, row: Platform) -> tuple[ir.Graph, Sequence[Fitted]]:
+    def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
         """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
         return graph, ()
 
@@ -98,13 +98,13 @@ class Vendor:
 
         return Names()
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, row: Platform, words: Sequence[str] | None) -> Choice:
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Choice:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
-        raise ConfigError(f"{row.name} has no packer; choose a chip")
+        raise ConfigError(f"{target.name} has no packer; choose a chip")
 
-    def translate(self, graph: ir.Graph, to: str, row: Platform) -> Sequence[str]:
+    def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
-        raise ModelError(f"a graph for {row.name} has no counterpart in domain {to}, which knows the chips only")
+        raise ModelError(f"a graph for {target.name} has no counterpart in domain {to}, which knows the chips only")
 
     def command(self, words: Sequence[str], graph: str, package: str) -> str:
         """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
@@ -112,7 +112,7 @@ class Vendor:
 
 
 @dataclass(frozen=True)
-class OpRow:
+class Support:
     """One integer operator on a target.
 
     arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
@@ -125,14 +125,16 @@ class OpRow:
     right: bool = True
 
 
-def rows(arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, right: bool = True) -> dict[str, OpRow]:
+def rows(
+    arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, right: bool = True
+) -> dict[str, Support]:
     """Return the same row for each of the operators."""
-    return dict.fromkeys(operators, OpRow(arithmetic, limits, right))
+    return dict.fromkeys(operators, Support(arithmetic, limits, right))
 
 
 @final
 @dataclass(frozen=True)
-class Platform:
+class Target:
     """One target: a chip with its executor, or the generic one.
 
     ops : the integer operators the target is known to run. also : further ones that the quantizer never writes, and how
@@ -145,7 +147,7 @@ class Platform:
     title: str
     modes: tuple[str, ...]
     bits: tuple[int, ...]
-    ops: Mapping[str, OpRow]
+    ops: Mapping[str, Support]
     also: Mapping[str, Arithmetic] = field(default_factory=dict)
     weight_scales: tuple[str, ...] = ("tensor",)  # "channel": one for each output channel of a layer
     zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
@@ -164,7 +166,7 @@ class Platform:
     vendor: Vendor = field(default_factory=Vendor)
 
     def __init_subclass__(cls) -> None:
-        raise TypeError("Platform is final: what is data is a column, what a target answers by code is its vendor's")
+        raise TypeError("Target is final: what is data is a column, what a target answers by code is its vendor's")
 
     def __str__(self) -> str:
         return self.name
@@ -179,7 +181,7 @@ class Platform:
         """Whether operands have 8 bits, and so biases 32."""
         return self.bits == (8,)
 
-    def with_op(self, operator: str, **columns: Any) -> Platform:
+    def with_op(self, operator: str, **columns: Any) -> Target:
         """Return a copy in which `operator` has other `columns`: arithmetic, limits, right."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
@@ -301,11 +303,11 @@ class Platform:
         return self.vendor.verdict(graph, self, words)
 
 
-def rule_text(limit: Callable[..., Any], row: Platform) -> tuple[str, str]:
+def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
     """Return (rule, remedy) as users read them: the limit's docstring, filled in from the row, split at the bar.
 
-    In a docstring `row` is the platform and `own` its vendor's code.
+    In a docstring `target` is the platform and `own` its vendor's code.
     """
-    text = " ".join((limit.__doc__ or "").split()).format(row=row, own=row.vendor)
+    text = " ".join((limit.__doc__ or "").split()).format(target=target, own=target.vendor)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"

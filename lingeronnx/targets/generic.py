@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ._target import Platform, rows
+from ._target import Target, rows
 from .arithmetic import (
     Arithmetic,
     Average,
@@ -27,7 +27,7 @@ from .arithmetic import (
 
 __all__ = ["GENERIC"]
 
-GENERIC = Platform(
+GENERIC = Target(
     name="generic",
     executor="",
     title="an idealised int8 NPU (docs/generic.md)",

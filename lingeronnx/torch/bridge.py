@@ -29,7 +29,7 @@ from ..graph import ir
 from ..plan import Plan, Source
 from ..run.int_runner import IntRunner
 from ..run.runners import FloatIsland, input_specs
-from ..targets import Platform
+from ..targets import Target
 from .fake_common import At, counts
 from .fake_quant import fake_quantizer, held_by
 from .floats import TorchIsland
@@ -73,9 +73,9 @@ class Network:
         sources: Mapping[str, Source],
         fed: Mapping[str, Spec] | None = None,
         floats: Mapping[str, str] = MappingProxyType({}),
-        row: Platform | None = None,
+        target: Target | None = None,
     ) -> None:
-        runner = IntRunner(graph, row=row)
+        runner = IntRunner(graph, target=target)
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
         specs = dict(fed) if fed is not None else {s.name: Spec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
@@ -218,14 +218,14 @@ class Bridge(nn.Module):
         self,
         model: ir.Graph,
         plan: Plan,
-        row: Platform,
+        target: Target,
         feed: Mapping[str, np.ndarray],
         trainable: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.row = ir.clone(model), row
+        self.model, self.target = ir.clone(model), target
         #: What of the model becomes integer; a plan with other float nodes is another bridge's.
-        self.parts = Partition.of(self.model, plan.floats, row)
+        self.parts = Partition.of(self.model, plan.floats, target)
         axes = {spec.name: spec.axis for spec in input_specs(model)}
         self._sizes = {
             name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
@@ -250,9 +250,9 @@ class Bridge(nn.Module):
         self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _build(self) -> None:
-        lowered = lower(self.parts, self.plan, self.row)
+        lowered = lower(self.parts, self.plan, self.target)
         self._sources = lowered.sources
-        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats, row=self.row)
+        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats, target=self.target)
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""

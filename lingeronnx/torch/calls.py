@@ -23,8 +23,7 @@ from torch import nn
 
 from ..errors import ConfigError
 from ..plan.config import QuantConfig
-from ..targets import DEFAULT, GENERIC, Platform
-from ..targets import platform as platform_row
+from ..targets import DEFAULT, GENERIC, Target, by_name
 from .marks import Clamp, Widths, dress, marked, marks_of
 from .traced import Settings, exported
 from .trained import initialise
@@ -120,7 +119,7 @@ def init(
     parameter_bits: int = 8,
     out_bits: int | None = None,
     *,
-    platform: str | Platform | None = None,
+    platform: str | Target | None = None,
     example_inputs: Any = None,
     calib: Any = None,
     exporter: str | None = _EXPORTER,
@@ -184,32 +183,32 @@ def init(
     return net
 
 
-def _row(mode: QuantMode | None, platform: str | Platform | None) -> tuple[QuantMode, Platform]:
+def _row(mode: QuantMode | None, platform: str | Target | None) -> tuple[QuantMode, Target]:
     if platform is None:
         mode = mode or QuantMode.MaxValue
         return mode, GENERIC if mode is QuantMode.MaxValue else DEFAULT
-    row = platform_row(platform)
-    usual = QuantMode.QValue if row.power_of_two else QuantMode.MaxValue
+    target = by_name(platform)
+    usual = QuantMode.QValue if target.power_of_two else QuantMode.MaxValue
     mode = mode or usual
-    if mode.value not in row.modes:
+    if mode.value not in target.modes:
         raise ConfigError(
-            f"QuantMode.{mode.name} on {row.name}: a chip takes powers of two only; choose QuantMode.QValue, or "
+            f"QuantMode.{mode.name} on {target.name}: a chip takes powers of two only; choose QuantMode.QValue, or "
             'platform="generic"'
         )
-    return mode, row
+    return mode, target
 
 
-def _check_widths(what: str, widths: Widths | None, row: Platform) -> None:
-    """Raise ConfigError for widths that `row` has not."""
+def _check_widths(what: str, widths: Widths | None, target: Target) -> None:
+    """Raise ConfigError for widths that `target` has not."""
     if widths is None:
         return
-    allowed = {"data_bits": row.bits, "parameter_bits": row.bits, "out_bits": (*row.bits, *row.out_bits)}
+    allowed = {"data_bits": target.bits, "parameter_bits": target.bits, "out_bits": (*target.bits, *target.out_bits)}
     given = {"data_bits": widths.data, "parameter_bits": widths.parameter, "out_bits": widths.out}
     for key, bits in given.items():
         if bits not in allowed[key] and not (key == "out_bits" and bits is None):
             told = ", ".join(map(str, sorted(set(allowed[key]))))
             raise ConfigError(
-                f"{what}: {key} {bits}; {row.name} has {told}" + (" or None" if key == "out_bits" else "")
+                f"{what}: {key} {bits}; {target.name} has {told}" + (" or None" if key == "out_bits" else "")
             )
 
 

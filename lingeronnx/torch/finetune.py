@@ -137,7 +137,7 @@ class Tuner:
         self._evaluate, self._progress = evaluate, progress
         power = bridge.plan.mode == "q-value"
         learned = power if recipe.scales is None else recipe.scales == "learned"
-        self._scales = Scales(bridge.parts, bridge.plan, bridge.row) if learned else None
+        self._scales = Scales(bridge.parts, bridge.plan, bridge.target) if learned else None
         self._scale_lr = recipe.scale_lr if recipe.scale_lr is not None else 1e-2 if power else 1e-4
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
         self._done = self._file.read() if self._file is not None and resume else {}

@@ -16,7 +16,7 @@ import torch
 from ..flow.assign import legalize, tie_classes
 from ..flow.partition import Partition
 from ..plan import Affine, Plan
-from ..targets import Platform
+from ..targets import Target
 
 __all__ = ["Scales"]
 
@@ -27,9 +27,9 @@ class Scales:
     parts : of the normalised float graph that `plan` speaks of. fixed : tensors whose scale stays.
     """
 
-    def __init__(self, parts: Partition, plan: Plan, row: Platform, fixed: frozenset[str] = frozenset()) -> None:
-        self._parts, self._row, self._plan = parts, row, plan
-        self._ties = tie_classes(parts, row)
+    def __init__(self, parts: Partition, plan: Plan, target: Target, fixed: frozenset[str] = frozenset()) -> None:
+        self._parts, self._row, self._plan = parts, target, plan
+        self._ties = tie_classes(parts, target)
         classes = [group.tensors for group in self._ties]
         tied = {name for names in classes for name in names}
         classes += [(name,) for name in plan.tensors if name not in tied]

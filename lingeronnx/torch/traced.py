@@ -30,7 +30,7 @@ from ..ops import float_op
 from ..plan import Plan
 from ..plan.config import QuantConfig
 from ..run.runners import input_specs
-from ..targets import Platform
+from ..targets import Target
 from ._call import Call
 from .bridge import Bridge
 from .checkpoint import state_dict
@@ -52,7 +52,7 @@ class Settings:
     """
 
     kinds: tuple[type[nn.Module], ...]
-    platform: Platform
+    platform: Target
     mode: str
     widths: Widths
     calib: Any = None
@@ -187,11 +187,11 @@ def trace(
     layers = _Layers(prepared, constants, parameters, made.scopes, settings)
     prepared = prepared.with_host(layers.floats)
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
-    own.check_platform(prepared.row)
+    own.check_platform(prepared.target)
     planned = plan_for(replace(prepared, conf=own), plan)
     for name, tensor in frozen.items():
         ir.fill(planned.graph.graph.initializers[name], tensor.numpy())
-    bridge = Bridge(planned.graph, planned.plan, prepared.row, feeds, trainable=())
+    bridge = Bridge(planned.graph, planned.plan, prepared.target, feeds, trainable=())
     held = constants.planned(planned)
     found = Traced(
         made.inputs, names, plain, form, planned, bridge, parameters, held, layers.limits(planned), layers.chosen
@@ -279,7 +279,7 @@ class _Layers:
         floats: dict[str, str] = {}
         inside: list[ir.Node] = []
         for node in prepared.graph.graph:
-            op, _ = float_op(node, prepared.row)
+            op, _ = float_op(node, prepared.target)
             if op is None or str(node.name) in refused:
                 continue
             modules = self._modules(node)
@@ -303,7 +303,7 @@ class _Layers:
 
     def overrides(self, prepared: Prepared) -> dict[str, dict[str, Any]]:
         """Return the settings of tensors whose bits are others than the net's, by name."""
-        row, found = prepared.row, dict[str, dict[str, Any]]()
+        target, found = prepared.target, dict[str, dict[str, Any]]()
         usual = self._settings.widths
         for node, op in prepared.parts.nodes:
             if not self._constants.holds_any(node) or (widths := self._widths(self._modules(node))) is None:
@@ -318,7 +318,7 @@ class _Layers:
             if widths.out is None:
                 result.update({"out_bits": "float"} if op.wide and not read else {})
             elif widths.out != usual.data:
-                result["bits" if widths.out in row.bits else "out_bits"] = widths.out
+                result["bits" if widths.out in target.bits else "out_bits"] = widths.out
         return {name: settings for name, settings in found.items() if settings}
 
     def limits(self, planned: Planned) -> dict[str, float]:

@@ -29,7 +29,7 @@ from ..flow.observe import TensorStats
 from ..graph import ir
 from ..plan import Plan
 from ..run.runners import FloatIsland
-from ..targets import platform
+from ..targets import by_name
 from .derived import Parameters
 from .fake_common import At
 from .floats import TorchIsland
@@ -106,7 +106,9 @@ class State:
         stats = {name: _stats(low, high) for name, (low, high) in self._ranges.items()}
         assert planned.basis.choice is not None
         parts = planned.parts.on(traced.bridge.current())
-        plan, _ = assign(parts, tie_classes(parts, traced.bridge.row), stats, traced.bridge.row, planned.basis.choice)
+        plan, _ = assign(
+            parts, tie_classes(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.choice
+        )
         traced.bridge.set_plan(replace(plan, transforms=planned.plan.transforms))
 
     def _activations(
@@ -149,7 +151,7 @@ class State:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         settings = state["settings"]
-        fresh = State(Settings(**{**settings, "platform": platform(settings["platform"])}), state["told"])
+        fresh = State(Settings(**{**settings, "platform": by_name(settings["platform"])}), state["told"])
         fresh.restore(state["saved"])
         self.__dict__.update(fresh.__dict__)
 

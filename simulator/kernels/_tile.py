@@ -125,7 +125,7 @@ class Writer:
     """Writes the function `NAME` of a module; `a` holds its arguments by name, 64-bit integers."""
 
     def __init__(self, row: Row, names: Sequence[str], shape: Shape | None = None) -> None:
-        self.row, self.module = row, ir.Module(NAME)
+        self.target, self.module = row, ir.Module(NAME)
         self.shape = shape or Shape("pairs", False, 1, 1, "sums", 32)
         function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), NAME)
         for argument, name in zip(function.args, names, strict=True):
@@ -145,7 +145,7 @@ class Writer:
                 for p in range(pixels)
             ]
             for v in range(vectors):
-                bias = self.load(self.plus(self.a["bias"], 4 * self.row.lanes * v), self.vector)
+                bias = self.load(self.plus(self.a["bias"], 4 * self.target.lanes * v), self.vector)
                 for p in range(pixels):
                     self.b.store(bias, sums[p][v])
             self._products(starts, sums)
@@ -154,7 +154,7 @@ class Writer:
 
     def _products(self, starts: list[Any], sums: list[list[Any]]) -> None:
         """Add the products of all taps."""
-        size = 4 * self.row.lanes
+        size = 4 * self.target.lanes
         with self.loop(self.a["length"], 1) as tap:
             at = self.b.sext(self.load(self.at(self.a["taps"], tap, 4), DWORD), INDEX)
             weight = self.at(self.a["weight"], tap, size * len(sums[0]))
@@ -168,10 +168,10 @@ class Writer:
 
     def _dot(self, total: Any, x: Any, w: Any) -> Any:
         """Add the products of the dwords of x and w to `total`, with the row's instruction if it has one."""
-        name, lanes = self.row.dots.get(self.shape.operands), self.row.lanes
+        name, lanes = self.target.dots.get(self.shape.operands), self.target.lanes
         if self.shape.operands == "pairs":
             words = ir.VectorType(_WORD, 2 * lanes)
-            if self.row.halves:
+            if self.target.halves:
                 low = self.b.mul(*(self._half(v, left=True) for v in (x, w)))
                 return self.b.add(self.b.add(total, low), self.b.mul(*(self._half(v) for v in (x, w))))
             if name is None:  # LLVM knows x86's oldest form of the instruction by this
@@ -198,7 +198,7 @@ class Writer:
 
     def _finish(self, first: Any, sums: list[list[Any]]) -> None:
         """Rescale and store the pixels that exist, lanes beyond `count` left out."""
-        lanes, kind = self.row.lanes, ir.IntType(self.shape.bits)
+        lanes, kind = self.target.lanes, ir.IntType(self.shape.bits)
         constants = self._constants()
         narrow = ir.VectorType(kind, lanes)
         store = ir.FunctionType(
@@ -239,12 +239,12 @@ class Writer:
 
     def _rescaled(self, total: Any, c: dict[str, Any]) -> Any:
         """Return a vector of sums in the form, as outputs."""
-        kind = ir.VectorType(ir.IntType(self.shape.bits), self.row.lanes)
+        kind = ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes)
         if self.shape.form == "sums":
             return total
         if self.shape.form == "scale":
-            wide = ir.VectorType(INDEX, self.row.lanes)
-            zero = ir.Constant(self.vector, [0] * self.row.lanes)
+            wide = ir.VectorType(INDEX, self.target.lanes)
+            zero = ir.Constant(self.vector, [0] * self.target.lanes)
             total = self.clamped(total, self.b.sub(zero, c["limit"]), c["limit"])
             total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
         total = self.clamped(self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"])
@@ -290,7 +290,7 @@ class Writer:
 
     def splat(self, value: Any) -> Any:
         """Return a vector with `value` in every lane."""
-        kind = ir.VectorType(value.type, self.row.lanes)
+        kind = ir.VectorType(value.type, self.target.lanes)
         unknown = ir.Constant(kind, ir.Undefined)
         first = self.b.insert_element(unknown, value, ir.Constant(DWORD, 0))
-        return self.b.shuffle_vector(first, unknown, ir.Constant(self.vector, [0] * self.row.lanes))
+        return self.b.shuffle_vector(first, unknown, ir.Constant(self.vector, [0] * self.target.lanes))

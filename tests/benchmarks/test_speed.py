@@ -194,12 +194,12 @@ def test_samples_fit_the_model():
     assert np.array_equal(random_feed(net.model)["input"][0], net.sample(64)["input"][63])
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.bytes in row.dots], ids=lambda row: row.name)
-def test_the_peak_is_that_of_the_instruction(row):
+@pytest.mark.parametrize("target", [row for row in ROWS if row.bytes in row.dots], ids=lambda target: target.name)
+def test_the_peak_is_that_of_the_instruction(target):
     """The loop holds as many dot instructions as it has sums, and nothing takes them out."""
-    assembly = _llvm.assembly(machine._loop(row), row.triple, row.features)
+    assembly = _llvm.assembly(machine._loop(target), target.triple, target.features)
     names = {"quads": "vpdpbusd", "pairs": "vpmaddwd", "signed": "sdot"}
-    assert len(re.findall(rf"\b{names[row.bytes]}\b", assembly)) == machine._SUMS
+    assert len(re.findall(rf"\b{names[target.bytes]}\b", assembly)) == machine._SUMS
 
 
 def test_memory_is_that_of_the_measured_process():

@@ -60,13 +60,13 @@ def test_choices_are_those_of_the_configuration() -> None:
 
 def test_platforms(here: Here) -> None:
     rows = here.json("platforms")["platforms"]
-    assert [row["name"] for row in rows] == [row.name for row in PLATFORMS]
+    assert [row["name"] for row in rows] == [target.name for target in PLATFORMS]
     text = here.good("platforms")
-    for row in PLATFORMS:
-        assert re.search(rf"^  {row.name} .* {len(row.ops)}$", text, re.M)
-        more = here.good("platforms", row.name)
-        assert all(word in more for word in (*row.ops, *(fault.key for fault in row.faults)))
-        assert set(here.json("platforms", row.name)["ops"]) == set(row.ops)
+    for target in PLATFORMS:
+        assert re.search(rf"^  {target.name} .* {len(target.ops)}$", text, re.M)
+        more = here.good("platforms", target.name)
+        assert all(word in more for word in (*target.ops, *(fault.key for fault in target.faults)))
+        assert set(here.json("platforms", target.name)["ops"]) == set(target.ops)
 
 
 def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
@@ -76,8 +76,8 @@ def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
     assert "| Conv2dInt | Conv | yes | limits | limits | limits |" in text
     assert "- venus, arcs, venusA: kernel sides are at most 5\n" in text
     assert not set("{}") & set(text)
-    for row in PLATFORMS:
-        assert all(f"- {fault.text}\n" in text for fault in row.faults)
+    for target in PLATFORMS:
+        assert all(f"- {fault.text}\n" in text for fault in target.faults)
 
 
 def test_demo(here: Here) -> None:

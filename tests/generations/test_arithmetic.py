@@ -85,10 +85,10 @@ def test_curves_that_the_first_generation_had_not():
 
 def test_tables_are_complete():
     """Every operator of generation 3 is computed on every chip; the training side takes no executor's word for it."""
-    for row in PLATFORMS:
-        if row.packs:
-            assert set(THIRD) <= set(row.training[3])
-        for table in row.training.values():
+    for target in PLATFORMS:
+        if target.packs:
+            assert set(THIRD) <= set(target.training[3])
+        for table in target.training.values():
             scaled = [how for name, how in table.items() if how != Arithmetic() and name != "Requant"]
             assert all(how.requantize == Requantize(shifts=True, rounding=None) for how in scaled)
             assert all(how.trained for how in scaled if isinstance(how, Recurrent))

@@ -12,10 +12,10 @@ from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from tests.nets import Net
 
-VENUS = platform("venus")
+VENUS = by_name("venus")
 
 
 def samples():

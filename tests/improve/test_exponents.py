@@ -37,8 +37,8 @@ def climbing(plan, score):
 def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
     """A score with its top some steps away, in both directions: the scales are the wished ones, ties and all."""
     made = planned(platform=platform, mode=mode)
-    parts, plan, row = made.parts, made.plan, made.prepared.row
-    ties = [group for group in tie_classes(parts, row) if group.tensors[0] in plan.tensors]
+    parts, plan, target = made.parts, made.plan, made.prepared.target
+    ties = [group for group in tie_classes(parts, target) if group.tensors[0] in plan.tensors]
     wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(ties)}
     wish[ties[0].tensors[0]] = 0.0
 
@@ -48,12 +48,12 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
             for name, far in wish.items()
         }
 
-    found = scales_by_outputs(parts, plan, ties, row, frozenset(), climbing(plan, lambda p: -sum(off(p).values())))
+    found = scales_by_outputs(parts, plan, ties, target, frozenset(), climbing(plan, lambda p: -sum(off(p).values())))
     assert found is not plan
-    assert legalize(found, parts, ties, row)[0] == found
+    assert legalize(found, parts, ties, target)[0] == found
     for group in ties:
         assert len({found.tensors[name].scale for name in group.tensors}) == 1
-    if not row.power_of_two:  # a chip may not hold them all beside each other
+    if not target.power_of_two:  # a chip may not hold them all beside each other
         assert max(off(found).values()) < 1e-6
     assert sum(off(found).values()) < sum(off(plan).values())
 
@@ -61,11 +61,11 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
 def test_what_is_fixed_or_gains_nothing_stays():
     """No step is taken that is not clearly better, none on a fixed tensor."""
     made = planned()
-    parts, plan, row = made.parts, made.plan, made.prepared.row
-    ties = tie_classes(parts, row)
-    assert scales_by_outputs(parts, plan, ties, row, frozenset(), lambda _: False) is plan
+    parts, plan, target = made.parts, made.plan, made.prepared.target
+    ties = tie_classes(parts, target)
+    assert scales_by_outputs(parts, plan, ties, target, frozenset(), lambda _: False) is plan
     fixed = frozenset(name for group in ties for name in group.tensors)
-    assert scales_by_outputs(parts, plan, ties, row, fixed, lambda _: True) is plan
+    assert scales_by_outputs(parts, plan, ties, target, fixed, lambda _: True) is plan
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from tests import nets
 from tests.nets import Net
 
-VENUS = platform("venus")
+VENUS = by_name("venus")
 PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
 
 

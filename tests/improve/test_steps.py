@@ -21,11 +21,11 @@ from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.plan import Plan
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from tests.nets import Net, samples
 from tests.passes.helpers import ops, outputs
 
-VENUS, GENERIC = platform("venus"), platform("generic")
+VENUS, GENERIC = by_name("venus"), by_name("generic")
 PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
 
 

@@ -12,7 +12,7 @@ from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from tests.nets import Net
 
 PIECES = 3
@@ -29,7 +29,7 @@ def made():
     pieces = [{"x": np.random.default_rng(i).standard_normal((8, 3, 12, 12), np.float32)} for i in range(PIECES)]
     normalize(model)
     trace_shapes(model, {"x": pieces[0]["x"][:1]})
-    return refinable(partition(model, platform("generic"), {})), FloatRunner(model), pieces
+    return refinable(partition(model, by_name("generic"), {})), FloatRunner(model), pieces
 
 
 def plan(layers, scale, zero):
@@ -91,7 +91,7 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
     feed = {"x": np.random.default_rng(0).standard_normal((8, 3, 6, 6), np.float32)}
     normalize(model)
     trace_shapes(model, {"x": feed["x"][:1]})
-    layers = refinable(partition(model, platform("generic"), {}))
+    layers = refinable(partition(model, by_name("generic"), {}))
     (name,) = layers
     runner, held = FloatRunner(model), Plan("generic", "q-value", tensors={name: Affine(scale, zero_point=zero)})
     found = targets(layers, held, runner, [feed], 1 << 20, set(), alike=False)[name]

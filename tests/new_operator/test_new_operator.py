@@ -84,14 +84,14 @@ def test_it_has_a_fake_quantizer(nimbus):
         assert np.array_equal(follow[name].detach().numpy(), array), name
 
 
-@pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
-def test_others_go_on_as_before(nimbus, row):
+@pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
+def test_others_go_on_as_before(nimbus, target):
     """Two rules claim Softsign, and neither knows of the other: each platform gets what it has."""
     model = net()
-    result = lo.quantize(model, samples(model), platform=row, effort="fast")
+    result = lo.quantize(model, samples(model), platform=target, effort="fast")
     kinds = [node.op_type for node in result.graph.graph]
     assert "iqSquash" not in kinds
-    assert ("iqTable" if row.runs("iqTable") else "Softsign") in kinds
+    assert ("iqTable" if target.runs("iqTable") else "Softsign") in kinds
 
 
 def test_it_is_forgotten():

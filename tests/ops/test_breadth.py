@@ -16,8 +16,8 @@ from tests.examples import first
 from tests.nets import NETS, Net, samples
 from tests.passes.helpers import proto, rand
 
-ROWS = [row.name for row in PLATFORMS]
-CHIPS = [row.name for row in PLATFORMS if row.packs]
+ROWS = [target.name for target in PLATFORMS]
+CHIPS = [target.name for target in PLATFORMS if target.packs]
 
 
 def head(net, x=None, channels=6):

@@ -13,7 +13,7 @@ from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.faults import Fault
 
 CONSTRAINTS = [
-    (op, constraint) for op in OPS for constraint in dict.fromkeys(c for row in PLATFORMS for c in op.limits(row))
+    (op, constraint) for op in OPS for constraint in dict.fromkeys(c for target in PLATFORMS for c in op.limits(target))
 ]
 
 
@@ -377,16 +377,16 @@ def test_unknown_sizes_break_no_limit():
     assert next(op for op in OPS if op.name == "Conv2dInt").violations(unknown, VENUS) == []
 
 
-@pytest.mark.parametrize("row", [row for row in PLATFORMS if row.packs], ids=lambda row: row.name)
+@pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)
 @pytest.mark.parametrize("op, constraint", CONSTRAINTS, ids=lambda v: getattr(v, "name", None) or v.__name__)
-def test_rules_can_be_read(op, constraint, row):
+def test_rules_can_be_read(op, constraint, target):
     """The docstring is the rule the user reads, filled in from the row, with a remedy."""
-    if not row.runs(op.name) or row.ops[op.name].limits is None:
+    if not target.runs(op.name) or target.ops[op.name].limits is None:
         return  # the rule is none of this row's
-    rule, remedy = rule_text(constraint, row)
+    rule, remedy = rule_text(constraint, target)
     assert rule
     assert remedy
-    if not applies(constraint, row):
+    if not applies(constraint, target):
         return
     for text in (rule, remedy):
         assert not set("{}|\n") & set(text)

@@ -14,13 +14,13 @@ from lingeronnx.formats import FORMATS, TRAINED_ONLY
 from lingeronnx.graph import ir
 from lingeronnx.ops.pool import mean_weights
 from lingeronnx.run.session import Session
-from lingeronnx.targets import PLATFORMS, platform
+from lingeronnx.targets import PLATFORMS, by_name
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.packing import packing
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 
-CHIPS = [row for row in PLATFORMS if row.packs]
+CHIPS = [target for target in PLATFORMS if target.packs]
 
 
 def lowered(case, row, **settings):
@@ -34,16 +34,16 @@ def without(row, operator):
     return replace(row, ops={name: entry for name, entry in row.ops.items() if name != operator})
 
 
-@pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
-def test_operators_of_a_row_exist(row):
+@pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
+def test_operators_of_a_row_exist(target):
     """A row lists operators that are in the table, by their own names, each with an arithmetic of its kind."""
     kinds = {form.name: form.kind for form in (*FORMATS, *TRAINED_ONLY)}
-    assert set(row.ops) <= {form.name for form in FORMATS}
-    tables = [{name: entry.arithmetic for name, entry in row.ops.items()}, row.also, *row.training.values()]
+    assert set(target.ops) <= {form.name for form in FORMATS}
+    tables = [{name: entry.arithmetic for name, entry in target.ops.items()}, target.also, *target.training.values()]
     for table in tables:
         wrong = {name: how for name, how in table.items() if not isinstance(how, kinds[name])}
         assert not wrong
-    assert platform(row.name) is row
+    assert by_name(target.name) is target
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_emitted(case, row, kinds):
 @pytest.mark.parametrize(
     "height, width, channels", ((8, 8, 16), (4, 4, 8), (2, 2, 3), (7, 7, 6), (10, 16, 24), (1, 8, 1))
 )
-@pytest.mark.parametrize("row", (ARCS, VENUSA), ids=lambda row: row.name)
-def test_an_average_in_steps_is_the_average(height, width, channels, row):
+@pytest.mark.parametrize("target", (ARCS, VENUSA), ids=lambda target: target.name)
+def test_an_average_in_steps_is_the_average(height, width, channels, target):
     """Within one count of the exact mean; a single convolution by ones is exact, halves up."""
     net = Net(3, height, width, seed=1)
     a = net.node("Relu", net.conv("x", (channels, 3, 1, 1)), out="a")
     model = net.graph(net.node("GlobalAveragePool", a, out="y"))
-    result = quantize(model, samples(model), platform=without(row, "LinearInt"))
+    result = quantize(model, samples(model), platform=without(target, "LinearInt"))
     taps = {name: array for name, array, _ in result.session().taps(samples(model))}
     exact = taps["a"].astype(np.float64).mean(axis=(2, 3), keepdims=True)
     assert np.abs(taps["y_q"] - exact).max() <= 1
@@ -107,14 +107,14 @@ def test_weights_of_a_mean(area):
 
 
 @pytest.mark.parametrize("height, width, channels", ((8, 8, 16), (7, 7, 6), (10, 16, 24), (25, 5, 8), (1, 8, 1)))
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
-def test_the_average_of_a_map_has_a_scale_of_its_own(height, width, channels, row):
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_the_average_of_a_map_has_a_scale_of_its_own(height, width, channels, target):
     """Finer than that of the map, whose values are mostly small beside the largest; the graph is ready for the chip."""
     net = Net(3, height, width, seed=1)
     a = net.node("Relu", net.conv("x", (channels, 3, 1, 1)), out="a")
     pooled = net.node("Flatten", net.node("GlobalAveragePool", a, out="m"))
     model = net.graph(net.linear(pooled, (channels, 3), out="y"))
-    result = quantize(model, samples(model), platform=row)
+    result = quantize(model, samples(model), platform=target)
     assert result.report.chip_ready
     assert result.plan.tensors["m"].scale > result.plan.tensors["a"].scale
     assert any(fitted.what == "AveragePool written as 2 Reshape, LinearInt" for fitted in result.report.fitted)
@@ -124,14 +124,14 @@ def test_the_average_of_a_map_has_a_scale_of_its_own(height, width, channels, ro
     assert np.abs(taps["m"] - exact).max() <= 1 + ratio  # the weights are one off here and there
 
 
-@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
-def test_required_attributes(row):
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_required_attributes(target):
     """Every node of the vendor's carries what its packer asks for."""
-    wanted = dict(row.node_attributes[""])
-    for node in lowered("concat", row).graph.graph:
+    wanted = dict(target.node_attributes[""])
+    for node in lowered("concat", target).graph.graph:
         if node.domain:
             assert wanted.items() <= {key: ir.attr(node, key) for key in node.attributes}.items()
-    assert ("quant_mode" in wanted) == ("platform" in wanted) == (row is not VENUS)
+    assert ("quant_mode" in wanted) == ("platform" in wanted) == (target is not VENUS)
 
 
 def scales(model, op_type):
@@ -171,7 +171,7 @@ def test_what_others_read_is_requantized_for_a_concatenation():
     ),
 )
 def test_packer_arguments(case, args):
-    have = [lowered(case, row).report.packer_args for row in CHIPS]
+    have = [lowered(case, target).report.packer_args for target in CHIPS]
     assert have == [f"-p {packing(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)]
 
 
@@ -269,8 +269,8 @@ def test_split_in_a_graph_without_a_batch_axis():
     assert np.array_equal(d, (c + 1) >> 1)
 
 
-@pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
-def test_embedding(row):
+@pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
+def test_embedding(target):
     """A constant table by a computed index: the table is quantized at the scale of what is read from it."""
     net = Net(7, seed=2)
     net.inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, ["N", 7])]
@@ -279,7 +279,7 @@ def test_embedding(row):
     t = net.node("Transpose", e, perm=[0, 2, 1])
     model = net.graph(net.conv(t, (4, 6, 3), out="y"))
     feed = {"x": np.random.default_rng(0).integers(0, 20, (32, 7))}
-    result = quantize(model, feed, platform=row.name)
+    result = quantize(model, feed, platform=target.name)
     assert not result.report.float_nodes
     (want,), (got,) = (Session(m).run(["y"], feed) for m in (model, result.graph))
     assert np.mean(np.square(want - got)) < 1e-3 * np.mean(np.square(want))

@@ -13,13 +13,13 @@ from lingeronnx.graph import ir
 from lingeronnx.ops import rule_of
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
-from lingeronnx.targets import PLATFORMS, platform
+from lingeronnx.targets import PLATFORMS, by_name
 from lingeronnx.targets.luna import VENUS
 from lingeronnx.targets.luna.faults import Fault
 from tests.naive import recurrent as naive
 from tests.nets import Net
 
-CHIPS = [row.name for row in PLATFORMS if row.packs]
+CHIPS = [target.name for target in PLATFORMS if target.packs]
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
@@ -90,7 +90,7 @@ def test_lstm(row, direction, build):
     have = session(x)
     assert sqnr(reference(model, x), have) > 28
     np.testing.assert_array_equal(session(x[4:5]), have[4:5])
-    assert (found.report.integer_macs, found.report.chip_ready) == (1.0, platform(row).packs)
+    assert (found.report.integer_macs, found.report.chip_ready) == (1.0, by_name(row).packs)
     assert not found.report.float_nodes
     read = plan_of(found.graph)
     shared = read.tensors.keys() & found.plan.tensors.keys()
@@ -121,7 +121,7 @@ def test_gru_stays_in_float_on_chips(row):
     model = classifier("GRU", "bidirectional")
     found = quantize(model, {"x": inputs(model)}, platform=row, fit=False)
     nodes = [*found.report.float_nodes, *found.report.host_part]
-    (fault,) = {Fault.GRU_HALVED, Fault.GRU_FORMAT}.intersection(platform(row).faults)
+    (fault,) = {Fault.GRU_HALVED, Fault.GRU_FORMAT}.intersection(by_name(row).faults)
     assert {fault.text in node.why for node in nodes if node.op_type == "GRU"} == {True}
     assert "GRUInt" not in found.report.layers
 

@@ -12,12 +12,12 @@ from lingeronnx.reference import reference_ops
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.schemas import check_model
-from lingeronnx.targets import PLATFORMS, platform
+from lingeronnx.targets import PLATFORMS, by_name
 from tests.examples import first
 from tests.nets import Net
 
-ROWS = [row.name for row in PLATFORMS]
-CHIPS = [row.name for row in PLATFORMS if row.packs]
+ROWS = [target.name for target in PLATFORMS]
+CHIPS = [target.name for target in PLATFORMS if target.packs]
 #: Written out step by step, what one chip takes and gives tells of the others as well.
 FEW = [pytest.param(name, marks=[pytest.mark.deep] if name in CHIPS[1:] else []) for name in ROWS]
 T, WIDTH, H = 4, 5, 7
@@ -99,7 +99,7 @@ def agree(model, feeds, row, least=24, **settings):
 def complete(report, row):
     """No product is left in float, and a chip's graph is ready for it."""
     assert (report.integer_macs, list(report.float_nodes)) == (1.0, [])
-    assert report.chip_ready == platform(row).packs
+    assert report.chip_ready == by_name(row).packs
 
 
 def sqnr(want, have):
@@ -192,7 +192,7 @@ def test_forms(form, row):
     found = agree(model, data(model), row)
     complete(found.report, row)
     kinds = {node.op_type for node in found.graph.graph}
-    assert bool(kinds & {"LSTMInt", "GRUInt"}) == (not platform(row).packs or "LSTM" in form)
+    assert bool(kinds & {"LSTMInt", "GRUInt"}) == (not by_name(row).packs or "LSTM" in form)
 
 
 # ---- time first --------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_states_in_and_out(kind, layers, direction, row):
     model = streaming(kind, layers, direction)
     found = agree(model, data(model), row)
     complete(found.report, row)
-    if not platform(row).packs:
+    if not by_name(row).packs:
         name = {"LSTM": "LSTMInt", "GRU": "GRUInt"}[kind]
         nodes = [n for n in found.graph.graph if n.op_type == name]
         assert {n.inputs[2].dtype.name for n in nodes} == {"INT8"}
@@ -356,7 +356,7 @@ def test_lengths(kind, direction, states, row):
     """Steps beyond a sample's end give zeros; in integers on the generic target, on chips in float with the reason."""
     model = with_lengths(kind, direction, states)
     report = agree(model, data(model), row).report
-    if platform(row).packs:
+    if by_name(row).packs:
         floats = [n for n in (*report.float_nodes, *report.host_part) if n.op_type.startswith(kind)]
         assert floats
         assert kind == "GRU" or all("sequence_lens" in node.why for node in floats)

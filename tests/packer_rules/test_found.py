@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.loose import loose_node, loose_tensor
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer import conv_limits
 from lingeronnx.targets.luna.packer.areas import Node
 from lingeronnx.targets.luna.packer.arguments import choose
@@ -47,7 +47,7 @@ def right(row):
 @cache
 def verdicts():
     """Return [(row, verdict)]."""
-    return [(row, judge(graph(row["file"]), platform(row["platform"]), row["arguments"])) for row in ROWS]
+    return [(row, judge(graph(row["file"]), by_name(row["platform"]), row["arguments"])) for row in ROWS]
 
 
 def test_no_wrong_row_is_called_right():
@@ -113,14 +113,14 @@ def test_a_rule(rule):
         assert text in rules.pop()
 
 
-def row_of(name, chip):
+def packed_row(name, chip):
     """Return the graph of a row, and the chip."""
-    return graph(next(r["file"] for r in ROWS if (r["id"], r["platform"]) == (name, chip))), platform(chip)
+    return graph(next(r["file"] for r in ROWS if (r["id"], r["platform"]) == (name, chip))), by_name(chip)
 
 
 def test_area_of_a_concatenation():
     """Another scale and an output in psram: the same bytes as with an input there."""
-    proto, row = row_of("cat_c4_n8_out", "arcs")
+    proto, row = packed_row("cat_c4_n8_out", "arcs")
     area = {line: judge(proto, row, line).memory.areas for line in ("", "-m concat_9:psram", "-m relu_7:psram")}
     wanted = {"": 0, "-m concat_9:psram": 512, "-m relu_7:psram": 512}
     assert {line: found.get("n_Concat_10", 0) for line, found in area.items()} == wanted
@@ -144,17 +144,17 @@ def test_a_flat_norm_writes_a_second_line():
     """On venus it is right, and its output goes on for as many bytes again, which may be another's."""
     constants = [np.ones(40, np.int16), np.zeros(40, np.int32)]
     proto = one("LayerNormInt", [[1, 40]], [1, 40], constants, scale_w=64.0)
-    found = {line: judge(proto, platform("venus"), line).findings for line in ("", "-m n:psram")}
+    found = {line: judge(proto, by_name("venus"), line).findings for line in ("", "-m n:psram")}
     levels = {line: [(f.level, f.value) for f in some if "two axes" in f.rule] for line, some in found.items()}
     assert levels[""] == [("plan", "80 bytes, 48 are planned; 16 bytes behind the plan are written")]
     assert [level for level, _ in levels["-m n:psram"]] == ["right"]
     more = one("LayerNormInt", [[3, 40]], [3, 40], constants, scale_w=64.0)
-    assert any("at most two lines" in f.rule for f in judge(more, platform("venus")).findings)
+    assert any("at most two lines" in f.rule for f in judge(more, by_name("venus")).findings)
 
 
 def test_a_single_output_is_told_of():
     """A LinearInt of one output on venusA may write as many bytes again as are planned; whatever lies there is left."""
-    proto, row = row_of("lstm_h5_t4_f8", "venusA")
+    proto, row = packed_row("lstm_h5_t4_f8", "venusA")
     words = next(r["arguments"] for r in ROWS if (r["id"], r["platform"]) == ("lstm_h5_t4_f8", "venusA"))
     options = parse(words)
     net = make_ready(proto, row, options).net
@@ -172,8 +172,8 @@ def test_shares_of_weights(outputs, broken):
     source = loose_tensor((1, 256, 8, 8), name="x", computed=True)
     attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1], "dilations": [1, 1], "group": 1}
     node = loose_node("Conv2dInt", [source, weight], (1, outputs, 8, 8), attributes, name="n", output="y")
-    assert (conv_limits.weight_shares(node, platform("arcs")) is not None) == broken
-    assert conv_limits.weight_shares(node, platform("venusA")) is None
+    assert (conv_limits.weight_shares(node, by_name("arcs")) is not None) == broken
+    assert conv_limits.weight_shares(node, by_name("venusA")) is None
 
 
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
@@ -189,7 +189,7 @@ def test_a_depthwise_line(chip):
 
 def test_places_that_nobody_tried():
     """A sum on venus with one operand in psram, at one scale, was not measured: right as far as is known, and told."""
-    proto, row = row_of("add_m4_n8_s0_first", "arcs")
+    proto, row = packed_row("add_m4_n8_s0_first", "arcs")
     assert [f.value for f in judge(proto, row, "--threshold4 1").beliefs] == ["pp>p"]
     choice = choose(proto, row)
     assert choice.verdict.chip_ready
@@ -204,7 +204,7 @@ def test_copies_along_other_axes(chip, times, value):
     rows = net.node("MatMul", "x", net.const(np.eye(6, dtype=np.float32)))
     model = net.graph(net.node("Tile", rows, net.const(np.array(times, np.int64)), out="y"))
     result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
-    verdict = judge(ir.to_proto(result.graph), platform(chip), result.report.packer_args)
+    verdict = judge(ir.to_proto(result.graph), by_name(chip), result.report.packer_args)
     assert verdict.packs
     assert [f.value for f in verdict.beliefs if f.rule.startswith("a Tile of anything but")] == value
 
@@ -228,6 +228,6 @@ def test_arguments_that_make_them_right():
     files = {(row["file"], row["platform"]) for row in ROWS if not right(row) and not row["id"].startswith(REWRITTEN)}
     assert len(files) > 20
     for file, chip in sorted(files):
-        choice = choose(graph(file), platform(chip))
+        choice = choose(graph(file), by_name(chip))
         assert choice.verdict.chip_ready, (file, choice.line)
         assert not choice.verdict.beliefs, (file, choice.line)

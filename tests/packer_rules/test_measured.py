@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.areas import Node
 from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.packer.measured import RIGHT, places_read
@@ -41,15 +41,15 @@ def measured():
     """Return {chip: {operator: places}} of the rows."""
     found = defaultdict(lambda: defaultdict(set))
     for model, chip, arguments in rows():
-        row, options = platform(chip), parse(arguments)
-        net = make_ready(model, row, options).net
+        target, options = by_name(chip), parse(arguments)
+        net = make_ready(model, target, options).net
         if net is None:
             continue
         places = places_of(net, options)
         for step in net.steps:
             text = places_read(Node.of(net, step, places))
             if "p" in text:
-                found[packing(row).areas][step.op].add(text)
+                found[packing(target).areas][step.op].add(text)
     return {chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())} for chip, ops in found.items()}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.judge import judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def model(path):
 def verdicts():
     """Return [(row, verdict)]."""
     return [
-        (row, judge(model(folder / row["file"]), platform(row["platform"]), row["arguments"])) for folder, row in rows()
+        (row, judge(model(folder / row["file"]), by_name(row["platform"]), row["arguments"])) for folder, row in rows()
     ]
 
 

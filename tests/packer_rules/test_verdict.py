@@ -9,7 +9,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.arguments import choose
 from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
 from lingeronnx.targets.luna.packer.memory import plan_memory
@@ -29,7 +29,7 @@ def packed(request, tmp_path_factory):
     """Return (protobuf of the digits' net as it is written, row)."""
     path = tmp_path_factory.mktemp("packed") / "net.onnx"
     lo.quantize(MODEL, platform=request.param, effort="fast").save(path)
-    return onnx.load(path), platform(request.param)
+    return onnx.load(path), by_name(request.param)
 
 
 def changed(proto, change):
@@ -66,7 +66,7 @@ def test_the_plan_is_the_oracle_s(seed, chip, args):
     words = ["-d", "False", "-p", chip.lower(), *args.split()]
     other = oracle(proto, chip, words)
     assert other.packs
-    spots = judge(proto, platform(chip), words).memory.spots
+    spots = judge(proto, by_name(chip), words).memory.spots
     named = {
         name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s for name, s in spots.items()
     }
@@ -121,7 +121,7 @@ def test_arguments_that_are_refused(packed):
     with pytest.raises(ConfigError, match="unknown packer argument '--nonsense'"):
         judge(proto, row, "--nonsense 1")
     with pytest.raises(ConfigError, match="has no packer"):
-        judge(proto, platform("generic"))
+        judge(proto, by_name("generic"))
 
 
 def test_parse():
@@ -167,7 +167,7 @@ def sliced(steps):
 
 def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
     """Shapes, attributes and constants tell them apart, names do not; what is broken is told of each node."""
-    limits = Limits(platform("venus"))
+    limits = Limits(by_name("venus"))
     asked = []
     ask = Limits._ask
     monkeypatch.setattr(Limits, "_ask", lambda self, node: asked.append(node.name) or ask(self, node))

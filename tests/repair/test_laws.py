@@ -21,7 +21,7 @@ from tests.repair.damage import DAMAGES, LOSING, extra_dequant, same_names, twin
 from tests.repair.helpers import edges, outputs
 
 HERE = Path(__file__).resolve()
-ROWS = [row.name for row in PLATFORMS]
+ROWS = [target.name for target in PLATFORMS]
 VENDOR = HERE.parents[2].parent / "shared" / "golden" / "vendor"
 RIGHT = sorted((HERE.parents[1] / "golden" / "dequant").glob("*.right.onnx"))
 

@@ -56,7 +56,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
     assert len(tensors) == len(set(tensors))
     home = {tensor: number for number, group in enumerate(found) for layer in group.layers
             for tensor in layer.activation.tensors}  # fmt: skip
-    for tie in tie_classes(planned.parts, planned.prepared.row):
+    for tie in tie_classes(planned.parts, planned.prepared.target):
         assert len({home[tensor] for tensor in tie.tensors if tensor in home}) <= 1
     assert sum(group.share for group in found) == pytest.approx(1)
 
@@ -65,7 +65,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
 def test_a_rung_only_grows(platform):
     """Law: an attempt does all that the one before it does, and never less of a layer; float stays below its bound."""
     planned = base_of(nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8).planned
-    row, before, dearest = planned.prepared.row, Attempt(), 0.0
+    target, before, dearest = planned.prepared.target, Attempt(), 0.0
     for rung in rungs(planned, Attempt()):
         for attempt in rung:
             now = {name: widths for name, *widths in attempt.wide}
@@ -73,11 +73,11 @@ def test_a_rung_only_grows(platform):
             assert then.keys() <= now.keys()
             assert all(now[name][i] >= widths[i] for name, widths in then.items() for i in (0, 1))
             assert set(before.floats) <= set(attempt.floats)
-            assert all(bits in row.bits for widths in now.values() for bits in widths)
+            assert all(bits in target.bits for widths in now.values() for bits in widths)
             before = attempt
             dearest = max(dearest, len(attempt.wide))
     assert before.floats
-    assert (dearest > 0) == (max(row.bits) > 8)
+    assert (dearest > 0) == (max(target.bits) > 8)
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_attempts_are_options_of_quantize():
     chosen = found.chosen.attempt
     assert chosen.wide
     again = api.quantize(
-        net, images, platform="generic", weight_bits=4, effort=chosen.effort, overrides=chosen.settings(found.row)
+        net, images, platform="generic", weight_bits=4, effort=chosen.effort, overrides=chosen.settings(found.target)
     )
     assert found.chosen.met
     first, second = (made.session().run(None, {"x": images}) for made in (result, again))
@@ -209,7 +209,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     assert len(found.trials) == 2
     assert found.stopped.startswith("interrupted")
     assert found.chosen is min(found.trials, key=lambda trial: trial.rank)
-    assert result.report.search["options"] == found.chosen.attempt.options(found.row)
+    assert result.report.search["options"] == found.chosen.attempt.options(found.target)
 
 
 @pytest.mark.slow

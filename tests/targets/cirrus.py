@@ -15,7 +15,7 @@ from typing import Any
 from lingeronnx.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.graph import ir
 from lingeronnx.ops.conv import Geometry
-from lingeronnx.targets import Limit, Platform, Vendor, rows
+from lingeronnx.targets import Limit, Target, Vendor, rows
 from lingeronnx.targets.arithmetic import (
     Arithmetic,
     Average,
@@ -38,30 +38,30 @@ EVEN = Requantize(rounding=Rounding.HALF_EVEN)
 _BRICK = 16
 
 
-def kernel_sides(node: ir.Node, row: Platform) -> Any:
+def kernel_sides(node: ir.Node, target: Target) -> Any:
     """a kernel is at most {own.side} on a side | let --fit split it into kernels that are added."""
     kernel = Geometry(node).kernel
-    return "x".join(map(str, kernel)) if max(kernel) > row.vendor.side else None
+    return "x".join(map(str, kernel)) if max(kernel) > target.vendor.side else None
 
 
-def steps(node: ir.Node, row: Platform) -> Any:
+def steps(node: ir.Node, target: Target) -> Any:
     """a stride is 1, 2 or 3 | let --fit take it apart."""
     return next((stride for stride in Geometry(node).strides if stride > 3), None)
 
 
-def brick_row(node: ir.Node, row: Platform) -> Any:
+def brick_row(node: ir.Node, target: Target) -> Any:
     """a row of a map in bricks of 16 channels fits {own.row_bytes} bytes | use fewer channels or a narrower map."""
     shape = ir.shape(node.inputs[0]) or ()
     if len(shape) != 4 or None in shape[1:]:
         return None
     need = math.ceil(int(shape[1] or 1) / _BRICK) * _BRICK * int(shape[3] or 1)
-    return f"{need} bytes" if need > row.vendor.row_bytes else None
+    return f"{need} bytes" if need > target.vendor.row_bytes else None
 
 
-def features(node: ir.Node, row: Platform) -> Any:
+def features(node: ir.Node, target: Target) -> Any:
     """a fully connected layer has at most {own.features} outputs | cut the layer over its outputs."""
     weight = ir.shape(node.inputs[1]) or (0,)
-    return weight[0] if int(weight[0] or 0) > row.vendor.features else None
+    return weight[0] if int(weight[0] or 0) > target.vendor.features else None
 
 
 _LIMITS: dict[str, tuple[Limit, ...]] = {
@@ -93,7 +93,7 @@ _CONV = ConvLimits(
 )
 _POOL = PoolLimits(max_kernel=8, max_average_area=64, area_per_channel=None)
 
-CIRRUS = Platform(
+CIRRUS = Target(
     name="cirrus",
     executor="1.0",
     title="an NPU that nobody built, of another vendor",

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.targets import GENERIC, Platform, Vendor
+from lingeronnx.targets import GENERIC, Target, Vendor
 from lingeronnx.targets.arithmetic import Layer, Rounding
 from tests.nets import Net, depthwise, plain, samples
 from tests.ops.test_recurrent import classifier, inputs
@@ -125,16 +125,16 @@ class Null(Vendor):
 
 def test_a_vendor_that_answers_nothing():
     """Law: what a vendor leaves out has a default, and the core keeps its own copy of what it hands out."""
-    row = replace(GENERIC, name="null", vendor=Null())
+    target = replace(GENERIC, name="null", vendor=Null())
     model = depthwise()
-    result = lo.quantize(model, samples(model), platform=row, effort="fast")
+    result = lo.quantize(model, samples(model), platform=target, effort="fast")
     of_generic = lo.quantize(model, samples(model), platform="generic", effort="fast")
     assert [n.op_type for n in result.graph.graph] == [n.op_type for n in of_generic.graph.graph]
-    finished, done = row.finish(result.graph)
+    finished, done = target.finish(result.graph)
     assert finished is not result.graph
     assert not done
-    with pytest.raises(TypeError, match="Platform is final"):
-        type("Mine", (Platform,), {})
+    with pytest.raises(TypeError, match="Target is final"):
+        type("Mine", (Target,), {})
 
 
 def test_nobody_knows_it():

@@ -20,7 +20,7 @@ from lingeronnx.graph import ir
 from lingeronnx.run.int_runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
-from lingeronnx.targets import PLATFORMS, platform
+from lingeronnx.targets import PLATFORMS, by_name
 from tests.examples import first
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
@@ -33,7 +33,7 @@ torch = pytest.importorskip("torch")
 from lingeronnx.torch.bridge import Bridge  # noqa: E402
 from lingeronnx.torch.fake_common import At  # noqa: E402
 
-ROWS = [row.name for row in PLATFORMS]
+ROWS = [target.name for target in PLATFORMS]
 ISLANDS = 1e-5
 #: Families of nets that are always run, on these platforms.
 FEW = list(itertools.product((NETS[1], NETS[-1]), ("generic", "arcs")))
@@ -97,7 +97,7 @@ def step_by_step(bridge, want, feed):
 def bridged(model, row, feed, **settings):
     """Return (what `quantize` gives, its bridge)."""
     result = quantize(model, feed, platform=row, effort="fast", **settings)
-    return result, Bridge(result.float_graph, result.plan, platform(row), feed)
+    return result, Bridge(result.float_graph, result.plan, by_name(row), feed)
 
 
 def follows(model, row, feed, **settings):
@@ -106,7 +106,7 @@ def follows(model, row, feed, **settings):
     What a chip's packer wants besides changes no integer: inner tensors are compared before, outputs behind.
     """
     result, bridge = bridged(model, row, feed, **settings)
-    specs, inner = result.session().inputs, Session(lower(bridge.parts, bridge.plan, platform(row)).graph)
+    specs, inner = result.session().inputs, Session(lower(bridge.parts, bridge.plan, by_name(row)).graph)
     for count in (1, 5):
         some = {spec.name: spec.samples(feed[spec.name], 0, count) for spec in specs}
         want = list(inner.taps(some))
@@ -230,7 +230,7 @@ def test_state_dict_has_the_graphs_names():
     with torch.no_grad():
         for parameter in bridge.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    other = Bridge(result.float_graph, result.plan, platform("generic"), feed)
+    other = Bridge(result.float_graph, result.plan, by_name("generic"), feed)
     assert not torch.equal(other(tensors(feed))["y"], bridge(tensors(feed))["y"])
     other.load_state_dict(bridge.state_dict())
     assert torch.equal(other(tensors(feed))["y"], bridge(tensors(feed))["y"])
@@ -253,7 +253,7 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
     for name, array in bridge.weights().items():
         assert not np.array_equal(array, ir.const(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, result.plan.floats, platform(row)), result.plan, platform(row)).graph)
+    runner = IntRunner(lower(Partition.of(other, result.plan.floats, by_name(row)), result.plan, by_name(row)).graph)
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
 

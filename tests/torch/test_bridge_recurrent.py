@@ -9,7 +9,7 @@ from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.run.int_runner import IntRunner
-from lingeronnx.targets import platform
+from lingeronnx.targets import by_name
 from simulator import kernels as k
 from tests.examples import in_turn
 from tests.ops import test_recurrent as recurrent
@@ -50,7 +50,7 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, plan.floats, platform(row)), plan, platform(row)).graph)
+    runner = IntRunner(lower(Partition.of(other, plan.floats, by_name(row)), plan, by_name(row)).graph)
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -105,7 +105,7 @@ def test_a_gru_written_out(form):
 
 @pytest.mark.parametrize(
     ("given", "row"),
-    in_turn(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if platform(row).packs]),
+    in_turn(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if by_name(row).packs]),
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_a_layer_is_given_on_chips(given, row):

@@ -38,7 +38,7 @@ def test_golden(path):
     """The integers that were computed from the definition."""
     held, graph = np.load(path.with_suffix(".npz")), ir.from_proto(onnx.load(path))
     feed = {"x": (held["x"] / np.float64(ir.attr(graph.graph[0], "scale_x"))).astype(np.float32)}
-    network = Network(graph, {"x": (1, *held["x"].shape[1:])}, {}, row=GENERIC)
+    network = Network(graph, {"x": (1, *held["x"].shape[1:])}, {}, target=GENERIC)
     got = dict(network.walk(tensors(feed), {}, {}))
     np.testing.assert_array_equal(got["y_q"].numpy(), held["y"])
 

@@ -67,7 +67,7 @@ def test_out_of_reach():
             ModelError, match=f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
         ):
             fake_quantizer(trained(kind))
-    known = [entry.arithmetic for row in PLATFORMS for entry in row.ops.values()]
+    known = [entry.arithmetic for target in PLATFORMS for entry in target.ops.values()]
     layers = [how for how in known if isinstance(how, arithmetic.Recurrent)]
     assert layers
     assert not any(how.trained for how in layers)

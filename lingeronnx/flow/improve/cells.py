@@ -12,35 +12,37 @@ import numpy as np
 from ...graph import ir
 from ...ops.recurrent import LSTM, given
 from ...run.runners import FloatRunner
-from ...targets import Platform
+from ...targets import Target
 from ..partition import Partition
 
 __all__ = ["cell_notes", "kept_cells"]
 
 
 def cell_notes(
-    parts: Partition, row: Platform, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
+    parts: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
 ) -> list[str]:
-    """Return a note for every integer LSTM of `parts` whose cells `row` cuts on the samples `feed`.
+    """Return a note for every integer LSTM of `parts` whose cells `target` cuts on the samples `feed`.
 
     wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
     """
-    limit = LSTM.cell_limit(row)
-    layers = [node for node, op in parts.nodes if op is LSTM and (row.bytes_only or ir.written_name(node) not in wide)]
+    limit = LSTM.cell_limit(target)
+    layers = [
+        node for node, op in parts.nodes if op is LSTM and (target.bytes_only or ir.written_name(node) not in wide)
+    ]
     if limit is None or not layers:
         return []
     inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
     seen = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
     notes = []
-    remedy = "" if row.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
+    remedy = "" if target.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
     for node in layers:
         more = {key: seen.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}
         kept = np.abs(kept_cells(node, seen[ir.read_name(node)], **more))
         if kept.max(initial=0.0) > limit:
             share = float((kept > limit).mean())
             notes.append(
-                f"LSTM {node.name}: what is kept of its cells reaches {kept.max():.1f} on calibration data; {row.name} "
-                f"cuts it at {limit:g} ({share:.1%} of the values){remedy}"
+                f"LSTM {node.name}: what is kept of its cells reaches {kept.max():.1f} on calibration data; "
+                f"{target.name} cuts it at {limit:g} ({share:.1%} of the values){remedy}"
             )
     return notes
 

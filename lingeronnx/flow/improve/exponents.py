@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...plan import Plan
-from ...targets import Platform
+from ...targets import Target
 from ..assign import TieClass, UnheldScale, legalize
 from ..partition import Partition
 
@@ -27,7 +27,7 @@ def scales_by_outputs(
     parts: Partition,
     plan: Plan,
     ties: Sequence[TieClass],
-    row: Platform,
+    target: Target,
     fixed: frozenset[str],
     better: Callable[[Plan], bool],
 ) -> Plan:
@@ -49,7 +49,7 @@ def scales_by_outputs(
             if still.get(number) is best:
                 continue
             for factor in (step, 1 / step):
-                while (found := _moved(best, names, factor, parts, ties, row)) is not None:
+                while (found := _moved(best, names, factor, parts, ties, target)) is not None:
                     if not better(found):
                         break
                     best = found
@@ -60,12 +60,12 @@ def scales_by_outputs(
 
 
 def _moved(
-    plan: Plan, names: Sequence[str], factor: float, parts: Partition, ties: Sequence[TieClass], row: Platform
+    plan: Plan, names: Sequence[str], factor: float, parts: Partition, ties: Sequence[TieClass], target: Target
 ) -> Plan | None:
     """Return `plan` with other scales of `names`; None where the platform does not hold them beside the others."""
     wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
     try:
-        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, ties, row)
+        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, ties, target)
     except UnheldScale:
         return None
     return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None

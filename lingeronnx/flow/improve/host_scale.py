@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from ...graph import ir
-from ...targets import Platform
+from ...targets import Target
 from ..assign import Choice, TieClass
 from ..calibrate import best_scale
 from ..observe import Stats
@@ -25,15 +25,15 @@ __all__ = ["free_borders", "multiplied", "settle"]
 
 
 def free_borders(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: Choice
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold.
+    """Put Mul nodes (by 1, for now) at the borders of what `target` cannot hold.
 
     Return {node: reason} of these, and {new tensor: the one that it is equal to}.
     """
-    if not row.power_of_two:
+    if not target.power_of_two:
         return {}, {}
-    return multiplied(parts, _out_of_range(ties, stats, row, choice))
+    return multiplied(parts, _out_of_range(ties, stats, target, choice))
 
 
 def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -58,14 +58,14 @@ def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str]
     return added, alike
 
 
-def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice) -> set[str]:
+def _out_of_range(ties: Sequence[TieClass], stats: Stats, target: Target, choice: Choice) -> set[str]:
     """Return the tensors of the tie classes that need an exponent the row does not hold."""
     found: set[str] = set()
     for group in ties:
         seen = group.stats(stats)
         if seen is not None and seen.squares > 0:
             scale = best_scale(seen, choice.width(*group.tensors), power=True, calibrator="mse")
-            if not row.exponents[0] <= math.log2(scale) <= row.exponents[1]:
+            if not target.exponents[0] <= math.log2(scale) <= target.exponents[1]:
                 found.update(group.tensors)
     return found
 

@@ -26,7 +26,7 @@ from ...formats import CLIP
 from ...graph import ir
 from ...ops import parameter_values
 from ...ops.activation import bounds
-from ...targets import Platform
+from ...targets import Target
 from ..assign import Choice, TieClass
 from ..calibrate import best_scale
 from ..observe import Stats, TensorStats
@@ -49,7 +49,7 @@ class _Group:
     classes: list[TieClass] = field(default_factory=list)
 
 
-def _groups(parts: Partition, row: Platform, bits: int) -> tuple[list[_Group], list[str]]:
+def _groups(parts: Partition, target: Target, bits: int) -> tuple[list[_Group], list[str]]:
     """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
     union = Groups()
     pin_borders(union, parts)
@@ -63,7 +63,7 @@ def _groups(parts: Partition, row: Platform, bits: int) -> tuple[list[_Group], l
                 union.join(name, tensors[0])
             elif op.factor == "fixed":
                 union.pin(name)
-        if op.format is CLIP and not row.runs(CLIP.name):
+        if op.format is CLIP and not target.runs(CLIP.name):
             limits = bounds(node)
             assert limits is not None
             ratio = ((1 << (bits - 1)) - 1) / limits[1]
@@ -82,21 +82,21 @@ def _groups(parts: Partition, row: Platform, bits: int) -> tuple[list[_Group], l
     return list(groups.values()), unmet
 
 
-def partition_with_clips(model: ir.Graph, row: Platform, skip: Mapping[str, str], bits: int) -> Partition:
+def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
     """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
-    parts = partition(model, row, skip)
-    while unmet := clips_without_scale(parts, row, bits):
-        parts = partition(model, row, {**parts.floats, **unmet})
+    parts = partition(model, target, skip)
+    while unmet := clips_without_scale(parts, target, bits):
+        parts = partition(model, target, {**parts.floats, **unmet})
     return parts
 
 
-def clips_without_scale(parts: Partition, row: Platform, bits: int) -> dict[str, str]:
-    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `row`."""
+def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`."""
     reason = (
-        f"{row.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or one "
-        "it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
+        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
+        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
     )
-    _, unmet = _groups(parts, row, bits)
+    _, unmet = _groups(parts, target, bits)
     return dict.fromkeys(unmet, reason)
 
 
@@ -114,7 +114,7 @@ def range_factors(
     parts: Partition,
     ties: Sequence[TieClass],
     stats: Stats,
-    row: Platform,
+    target: Target,
     *,
     choice: Choice,
     search: bool,
@@ -126,15 +126,15 @@ def range_factors(
     needs. by_channel : weights have a scale
     for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
     """
-    groups, _ = _groups(parts, row, choice.bits)
+    groups, _ = _groups(parts, target, choice.bits)
     index = {name: i for i, group in enumerate(groups) for name in group.tensors}
     for tie in ties:
         groups[index[tie.tensors[0]]].classes.append(tie)
     factors = [group.fixed or 1.0 for group in groups]
     if search:
         _descend(groups, [] if by_channel else _layers(parts, index, choice), factors, stats, choice)
-    if row.power_of_two:
-        _keep_within(row.exponents, groups, factors, stats, choice)
+    if target.power_of_two:
+        _keep_within(target.exponents, groups, factors, stats, choice)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
 

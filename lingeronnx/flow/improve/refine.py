@@ -26,14 +26,14 @@ from ...run.data import Progress
 from ...run.int_runner import IntRunner
 from ...run.memory import release
 from ...run.runners import FloatRunner
-from ...targets import Platform
+from ...targets import Target
 from ..lower import lower
 from ..partition import Partition
 from .aim import aimed
 from .blockwise import block_descended, block_metric
 from .fields import LARGEST, ROWS, Fields, moments
 from .rounding import compensated_round, descended, output_error
-from .targets import Target, targets
+from .targets import Regression, targets
 
 __all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
 
@@ -110,7 +110,7 @@ def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
 def refine(
     parts: Partition,
     plan: Plan,
-    row: Platform,
+    target: Target,
     feed: Mapping[str, np.ndarray],
     runner: FloatRunner,
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
@@ -119,7 +119,7 @@ def refine(
     progress: Progress | None = None,
     known: Collection[str] = (),
 ) -> None:
-    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
+    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `target`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
@@ -135,10 +135,10 @@ def refine(
     looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
     means = {name for name, methods in how.items() if methods.means}
     wanted = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
-    lowered = lower(parts, plan, row)
+    lowered = lower(parts, plan, target)
     held = {name: integer for integer, name in lowered.floats.items()}
     made = {name for name, layer in lowered.layers.items() if layer in layers}
-    walk = IntRunner(lowered.graph, row=row).walk(feed, made)
+    walk = IntRunner(lowered.graph, target=target).walk(feed, made)
     done = 0
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
@@ -184,7 +184,7 @@ def _rounded(
     source: np.ndarray,
     node: ir.Node,
     plan: Plan,
-    want: Target,
+    want: Regression,
     methods: Methods,
 ) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
@@ -228,7 +228,7 @@ def _rounded(
 
 
 def _by_block(
-    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: Target, q: Affine
+    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: Regression, q: Affine
 ) -> np.ndarray:
     """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
     places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])

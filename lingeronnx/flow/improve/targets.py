@@ -28,7 +28,7 @@ from ...plan import Affine, Plan
 from ...run.memory import release
 from ...run.runners import FloatRunner
 
-__all__ = ["Target", "targets"]
+__all__ = ["Regression", "targets"]
 
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
 _FEWEST = 1024  # positions that a layer is compared at, however little memory there is
@@ -80,7 +80,7 @@ class _Inside:
 
 
 @dataclass(frozen=True)
-class Target:
+class Regression:
     """What the float model gives at some positions of a layer.
 
     index : of the positions, among all of all samples; shape : of the layer's output with its channels on axis `axis`.
@@ -109,7 +109,7 @@ class Target:
         """Return the floor at some of the positions, [places, channels]."""
         return np.broadcast_to(self.floor, self.values.shape)[places]
 
-    def behind(self, node: ir.Node, other: Target, array: np.ndarray, q: Affine) -> Target:
+    def behind(self, node: ir.Node, other: Regression, array: np.ndarray, q: Affine) -> Regression:
         """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
         real = (self.of(array).astype(np.float32) - np.float32(q.zero_point)) / np.float32(q.scale)
         (reader,) = (use.node for use in node.outputs[0].uses())
@@ -161,7 +161,7 @@ def targets(
     looked_at: Collection[str],
     alike: bool,
     means: Collection[str] = (),
-) -> dict[str, Target]:
+) -> dict[str, Regression]:
     """Run `pieces` and compare every layer at as many positions as their values fit an eighth of the budget.
 
     layers : {tensor: a layer that has an output of that shape}. looked_at : those whose values are kept. alike :
@@ -188,7 +188,7 @@ def targets(
             seen.values.append(values if name in looked_at else values[:0].copy())
         release()
     return {
-        name: Target(
+        name: Regression(
             np.concatenate(seen.places), seen.shape, axes[name], plan.tensors.get(name), _Inside.joined(seen.inside),
             np.concatenate(seen.values), floors[name], name in means, steep[name],
         )

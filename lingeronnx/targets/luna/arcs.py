@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .._target import Platform, rows
+from .._target import Target, rows
 from ..arithmetic import Curve, Division, Gru, GruForm, Layer, Lstm, LstmForm, Reading, Row, Rows, Shares, Table
 from ..limits import RecurrentLimits
 from . import packing
@@ -33,7 +33,7 @@ __all__ = ["ARCS"]
 
 FAULTS = (*LATER_FAULTS, Fault.TANH, Fault.LOG_SOFTMAX)
 
-ARCS = Platform(
+ARCS = Target(
     name="arcs",
     executor=EXECUTOR,
     title="LISTENAI arcs (LUNA NPU)",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from .._target import OpRow, rows
+from .._target import Support, rows
 from ..arithmetic import (
     Arithmetic,
     Average,
@@ -63,7 +63,7 @@ ROWS = RowLimits(max_length=2048)
 _WHOLE = 65536
 
 
-def common(kind: Packing, *, raises_only: bool = False) -> dict[str, OpRow]:
+def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
     broken = kind.move.broken + kind.move.between_convolutions
     return {
@@ -92,7 +92,7 @@ def common(kind: Packing, *, raises_only: bool = False) -> dict[str, OpRow]:
     }
 
 
-def layers(requantize: Requantize, kind: Packing) -> dict[str, OpRow]:
+def layers(requantize: Requantize, kind: Packing) -> dict[str, Support]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
     return {
         **rows(Layer(replace(requantize, bits=8)), "Conv2dInt", limits=kind.conv),
@@ -102,13 +102,13 @@ def layers(requantize: Requantize, kind: Packing) -> dict[str, OpRow]:
     }
 
 
-def sums(requantize: Requantize, *, either: bool) -> dict[str, OpRow]:
+def sums(requantize: Requantize, *, either: bool) -> dict[str, Support]:
     """Return sums and differences. either : whether either operand may be the one to be shifted."""
     limits = OperandLimits(images=False, either=either)
     return rows(Sum(requantize, Operands.BYTES), "iqAdd", "iqSub", limits=limits)
 
 
-def later_average(kind: Packing) -> dict[str, OpRow]:
+def later_average(kind: Packing) -> dict[str, Support]:
     """Return the average of arcs and venusA."""
     return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt", limits=kind.pool)
 
@@ -153,6 +153,6 @@ LATER_FAULTS = (
 )
 
 
-def norm(factor_bits: int | None = None, min_length: int = 1) -> dict[str, OpRow]:
+def norm(factor_bits: int | None = None, min_length: int = 1) -> dict[str, Support]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
     return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=replace(_NORM, min_length=min_length))

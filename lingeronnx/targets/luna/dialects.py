@@ -34,7 +34,7 @@ from ...formats import (
 from ...formats.rows import FRACTION, THIRD_FRACTION
 from ...graph import ir
 from ...plan import Affine
-from .._target import Platform
+from .._target import Target
 from ..arithmetic import Curve, Reading
 
 __all__ = ["translate"]
@@ -55,7 +55,7 @@ class _Work:
     """A conversion under way."""
 
     model: ir.Graph
-    row: Platform
+    target: Target
     obstacles: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -67,13 +67,13 @@ class _Work:
             self.notes.append(text)
 
 
-def translate(graph: ir.Graph, to: str, row: Platform) -> Sequence[str]:
+def translate(graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
     """Write `graph`, of the other generation, as one of domain `to`, in place; return notes.
 
     Raises ModelError where operators have no counterpart, all of them named.
     """
     number, version = _DOMAINS[to]
-    work = _Work(graph, row)
+    work = _Work(graph, target)
     one: Callable[[_Work, Format, ir.Node], None] = _to_third if number == 3 else _to_first
     for node in list(work.model.graph):
         form = integer_format(node)
@@ -133,9 +133,9 @@ def _to_third(work: _Work, form: Format, node: ir.Node) -> None:
         return
     attrs = {form.third_attributes.get(key, key): value for key, value in attrs.items() if value is not None}
     if form.third != form.name:
-        attrs |= {"platform": work.row.name, "quant_mode": "floor_add"}
+        attrs |= {"platform": work.target.name, "quant_mode": "floor_add"}
     elif form is QUANT:
-        attrs["platform"] = work.row.name
+        attrs["platform"] = work.target.name
     _write(node, "linger", form.third, attrs)
 
 
@@ -150,7 +150,7 @@ def _widens_for_curves(node: ir.Node) -> bool:
 def _take_requant_in(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> None:
     requant = ir.producer(node.inputs[0])
     if requant is None or requant.op_type != REQUANT.name or not _widens_for_curves(requant):
-        attrs["data_bits"] = 16 if _reads_wide(work.row, form) else attrs["data_bits"]
+        attrs["data_bits"] = 16 if _reads_wide(work.target, form) else attrs["data_bits"]
         return
     attrs["scale_x"] = ir.attr(requant, "scale_x")
     work.note(f"Requant {requant.name} is part of {form.third} {node.name}")
@@ -159,9 +159,9 @@ def _take_requant_in(work: _Work, form: Format, node: ir.Node, attrs: dict[str, 
         work.model.graph.remove(requant, safe=True)
 
 
-def _reads_wide(row: Platform, form: Format) -> bool:
+def _reads_wide(target: Target, form: Format) -> bool:
     """Whether the row's table takes int16."""
-    how = row.computes(form.name, Curve)
+    how = target.computes(form.name, Curve)
     return how is not None and how.reading is Reading.RIGHT_ONLY
 
 
@@ -174,7 +174,7 @@ def _third_layer(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]
         work.lacks(node, "its output is real")
         return False
     shape = ir.shape(node.inputs[0])
-    if "batch_first" in work.row.node_attributes.get(form.name, {}) and not attrs.get("batch_first", 0):
+    if "batch_first" in work.target.node_attributes.get(form.name, {}) and not attrs.get("batch_first", 0):
         if shape is None or len(shape) != 3 or shape[0] not in (None, 1):
             work.lacks(node, "which axis is time is not known")
             return False
@@ -217,7 +217,7 @@ _CHANGES = {LSTM: _third_layer, GRU: _third_layer, LAYER_NORM: _finer}
 
 
 def _to_first(work: _Work, form: Format, node: ir.Node) -> None:
-    given, row, first = _given(node), work.row, form.first
+    given, target, first = _given(node), work.target, form.first
     if not form.domain and form.third is None:
         node.domain = ""
         return
@@ -236,7 +236,7 @@ def _to_first(work: _Work, form: Format, node: ir.Node) -> None:
         _coarser(work, node)
     elif form in _CURVES:
         _put_requant_before(work, form, node, attrs)
-    packer = {**row.node_attributes.get("", {}), **row.node_attributes.get(first.name, {})}
+    packer = {**target.node_attributes.get("", {}), **target.node_attributes.get(first.name, {})}
     _write(node, "thinker", first.name, {**attrs, **packer})
 
 
@@ -261,7 +261,7 @@ def _coarser(work: _Work, node: ir.Node) -> None:
 
 def _put_requant_before(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> None:
     """Widen an int8 input where the row's table takes int16."""
-    if not _reads_wide(work.row, form) or ir.attr(node, "x_bits", 8) > 8:
+    if not _reads_wide(work.target, form) or ir.attr(node, "x_bits", 8) > 8:
         return
     source = ir.source(node)
     known = next(
@@ -272,7 +272,7 @@ def _put_requant_before(work: _Work, form: Format, node: ir.Node, attrs: dict[st
         output = ir.fresh_name(work.model, f"{source.name}_q16")
         known = ir.make_node(REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker")
         known.outputs[0].shape, known.outputs[0].type = source.shape, ir.tensor_type(np.dtype(np.int16))
-        packer = work.row.node_attributes.get("", {})
+        packer = work.target.node_attributes.get("", {})
         told = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
         _write(known, "thinker", REQUANT.name, {**told, **packer})
         work.model.graph.insert_before(node, known)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from ...graph import ir
 from ...ops.layer_norm import as_lines, short_line
 from ...ops.pool import is_mean
-from .._target import Platform
+from .._target import Target
 from .faults import Fault
 
 __all__ = ["met"]
 
 #: Fault -> whether a float node would meet it. Those not here are limits (constraints) or met by no operator.
-_MEETS: Mapping[Fault, Callable[[ir.Node, Platform], bool]] = {
+_MEETS: Mapping[Fault, Callable[[ir.Node, Target], bool]] = {
     Fault.CLIP: lambda node, row: node.op_type == "Clip",
     Fault.SUB_PLACEMENT: lambda node, row: node.op_type == "Sub",
     Fault.AVGPOOL_SCALE: lambda node, row: node.op_type == "AveragePool" and not is_mean(node, row),
@@ -52,6 +52,6 @@ def _rows(node: ir.Node) -> int:
     return math.prod(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:-1])
 
 
-def met(node: ir.Node, row: Platform) -> tuple[Fault, ...]:
-    """Return the faults of `row` that a float node would meet."""
-    return tuple(fault for fault, meets in _MEETS.items() if fault in row.faults and meets(node, row))
+def met(node: ir.Node, target: Target) -> tuple[Fault, ...]:
+    """Return the faults of `target` that a float node would meet."""
+    return tuple(fault for fault, meets in _MEETS.items() if fault in target.faults and meets(node, target))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ...errors import ConfigError
-from .._target import Platform, Vendor
+from .._target import Target, Vendor
 from ..limits import ConvLimits, PoolLimits
 
 __all__ = [
@@ -162,11 +162,11 @@ class Packs(Vendor):
     packing: Packing
 
 
-def packing(row: Platform) -> Packing:
+def packing(target: Target) -> Packing:
     """Return what the packer takes of a chip of this family; ConfigError for another platform."""
-    if not isinstance(row.vendor, Packs):
-        raise ConfigError(f"{row.name} has no packer; choose a chip")
-    return row.vendor.packing
+    if not isinstance(target.vendor, Packs):
+        raise ConfigError(f"{target.name} has no packer; choose a chip")
+    return target.vendor.packing
 
 
 VENUS = Packing(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._target import Fault, Fitted, Limit, Platform
+from .._target import Fault, Fitted, Limit, Target
 from ..verdict import Choice
 from .packing import Packs
 
@@ -37,11 +37,11 @@ class Luna(Packs):
 
         return of_layers(operator)
 
-    def applies(self, limit: Limit, row: Platform) -> bool:
+    def applies(self, limit: Limit, target: Target) -> bool:
         """Whether the chip has such a limit."""
         from .packer.limits import applies
 
-        return applies(limit, row)
+        return applies(limit, target)
 
     def mends(self, rewrite: str) -> tuple[Limit, ...]:
         """Return the limits that a rewrite is for."""
@@ -49,19 +49,19 @@ class Luna(Packs):
 
         return MENDED.get(rewrite, ())
 
-    def met(self, node: ir.Node, row: Platform) -> Sequence[Fault]:
+    def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults that a float node would meet."""
         from .met import met
 
-        return met(node, row)
+        return met(node, target)
 
-    def finish(self, graph: ir.Graph, row: Platform) -> tuple[ir.Graph, Sequence[Fitted]]:
+    def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
         """Bring the graph into the form that packs and is right, and cut maps that are too large into tiles of rows."""
         from .finish.form import chip_form
         from .finish.row_tiles import row_tiles
 
-        formed = chip_form(graph, row)
-        graph, tiled = row_tiles(graph, row)
+        formed = chip_form(graph, target)
+        graph, tiled = row_tiles(graph, target)
         return graph, (*formed, *tiled)
 
     def names(self, graph: ir.Graph) -> Names:
@@ -70,18 +70,18 @@ class Luna(Packs):
 
         return safe_names(graph)
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, row: Platform, words: Sequence[str] | None) -> Choice:
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Choice:
         """Return the packer's arguments and what becomes of the graph under them."""
         from .packer.arguments import choose
         from .packer.judge import judge
 
-        return choose(graph, row) if words is None else Choice(tuple(words), judge(graph, row, words))
+        return choose(graph, target) if words is None else Choice(tuple(words), judge(graph, target, words))
 
-    def translate(self, graph: ir.Graph, to: str, row: Platform) -> Sequence[str]:
+    def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one generation as one of the other."""
         from .dialects import translate
 
-        return translate(graph, to, row) if row.training else super().translate(graph, to, row)
+        return translate(graph, to, target) if target.training else super().translate(graph, to, target)
 
     def command(self, words: Sequence[str], graph: str, package: str) -> str:
         """Return the packer's call for two files."""

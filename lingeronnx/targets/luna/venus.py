@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .._target import Platform, rows
+from .._target import Target, rows
 from ..arithmetic import (
     Arithmetic,
     Average,
@@ -47,7 +47,7 @@ FAULTS = (
     Fault.PAD_MODES,
 )
 
-VENUS = Platform(
+VENUS = Target(
     name="venus",
     executor=EXECUTOR,
     title="LISTENAI venus (LUNA NPU)",

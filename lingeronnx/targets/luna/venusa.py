@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .._target import Platform, rows
+from .._target import Target, rows
 from ..arithmetic import Curve, Division, Gate, Gru, GruForm, Lstm, LstmForm, Quotient, Reading, Rows, Shares, Table
 from ..limits import CurveLimits, RecurrentLimits
 from . import packing
@@ -44,7 +44,7 @@ FAULTS = (
     Fault.DIV_SCALE,
 )
 
-VENUSA = Platform(
+VENUSA = Target(
     name="venusA",
     executor=EXECUTOR,
     title="LISTENAI venusA (LUNA NPU)",

@@ -16,7 +16,7 @@ from ....formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, RESHAPE, SLICE, S
 from ....graph import ir
 from ....graph.names import written
 from ....run.part import chip_part
-from ... import Platform
+from ... import Target
 from ..._target import Fitted
 from ..faults import Fault
 from ..packer.arguments import choose
@@ -50,37 +50,37 @@ class _Wanted:
     doubted: bool = False
 
 
-def work_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def work_area(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Make room for the LayerNormInt, SoftmaxInt or LinearInt that needs most, or for one of each.
 
     What makes the graph right, with nothing written behind the plan, is done; nothing where it is right without.
     """
-    area = max((_certain(node, row) for node in graph.graph), default=0)
-    finders = [find for fault, find in _FINDERS if fault in row.faults]
-    kinds = [find for find in finders if any(wanted.need > area for wanted in find(graph, row))]
-    doubted = any(wanted.doubted and wanted.need > area for find in kinds for wanted in find(graph, row))
-    if not kinds or (not doubted and _sound(graph, row)):
+    area = max((_certain(node, target) for node in graph.graph), default=0)
+    finders = [find for fault, find in _FINDERS if fault in target.faults]
+    kinds = [find for find in finders if any(wanted.need > area for wanted in find(graph, target))]
+    doubted = any(wanted.doubted and wanted.need > area for find in kinds for wanted in find(graph, target))
+    if not kinds or (not doubted and _sound(graph, target)):
         return []
     for wanted in [[kind] for kind in kinds] + [kinds][len(kinds) == 1 :]:
         trial = ir.clone(graph)
-        _make_all(trial, row, wanted)
-        if _sound(trial, row):
-            return _make_all(graph, row, wanted)
+        _make_all(trial, target, wanted)
+        if _sound(trial, target):
+            return _make_all(graph, target, wanted)
     return []
 
 
-def _make_all(graph: ir.Graph, row: Platform, finders: list[_Finder]) -> list[Fitted]:
-    done = [_make_room(graph, row, max(find(graph, row), key=lambda wanted: wanted.need)) for find in finders]
-    return [*done, *read_once(graph, row)]
+def _make_all(graph: ir.Graph, target: Target, finders: list[_Finder]) -> list[Fitted]:
+    done = [_make_room(graph, target, max(find(graph, target), key=lambda wanted: wanted.need)) for find in finders]
+    return [*done, *read_once(graph, target)]
 
 
-def _certain(node: ir.Node, row: Platform) -> int:
+def _certain(node: ir.Node, target: Target) -> int:
     """Return the work area that is planned for `node` at least; for an iqCat of parts of a LinearInt, outside."""
     size = math.prod(int(d or 1) for d in (ir.shape(node.inputs[0]) or (0,) if node.inputs else (0,)))
     rows = rows_of(node)
     if rows is not None:
         return min(rows[0] * rows[1], 4 * rows[0] * rows[2]) if len(node.inputs) > 2 else 0
-    if node.op_type == CONCAT.name and Fault.LINEAR_AREA in row.faults and not read_by_affine(node.outputs[0]):
+    if node.op_type == CONCAT.name and Fault.LINEAR_AREA in target.faults and not read_by_affine(node.outputs[0]):
         parts = [rows_of(maker) if (maker := ir.producer(v)) is not None else None for v in node.inputs]
         result = math.prod(int(d or 1) for d in ir.shape(node.outputs[0]) or ())
         return min(result, LARGEST_AREA) if all(size is not None and size[0] > 1 for size in parts) else 0
@@ -89,8 +89,8 @@ def _certain(node: ir.Node, row: Platform) -> int:
     return {GLU.name: 7 * size, SOFTMAX.name: 4 * size}.get(node.op_type, 0)
 
 
-def _norms(graph: ir.Graph, row: Platform) -> list[_Wanted]:
-    per_element, more = packing(row).norm_area
+def _norms(graph: ir.Graph, target: Target) -> list[_Wanted]:
+    per_element, more = packing(target).norm_area
     found = []
     for node in graph.graph:
         if node.op_type == LAYER_NORM.name and node.outputs[0].uses():
@@ -101,7 +101,7 @@ def _norms(graph: ir.Graph, row: Platform) -> list[_Wanted]:
     return found
 
 
-def _rows(graph: ir.Graph, row: Platform) -> list[_Wanted]:
+def _rows(graph: ir.Graph, target: Target) -> list[_Wanted]:
     found = []
     for node in graph.graph:
         rows, inputs, outputs = rows_of(node) or (1, 0, 0)
@@ -111,7 +111,7 @@ def _rows(graph: ir.Graph, row: Platform) -> list[_Wanted]:
     return found
 
 
-def _softmaxes(graph: ir.Graph, row: Platform) -> list[_Wanted]:
+def _softmaxes(graph: ir.Graph, target: Target) -> list[_Wanted]:
     found = []
     for node in graph.graph:
         if node.op_type == SOFTMAX.name:
@@ -125,7 +125,7 @@ def _softmaxes(graph: ir.Graph, row: Platform) -> list[_Wanted]:
     return found
 
 
-_Finder = Callable[[ir.Graph, Platform], list[_Wanted]]
+_Finder = Callable[[ir.Graph, Target], list[_Wanted]]
 
 _FINDERS: tuple[tuple[Fault, _Finder], ...] = (
     (Fault.NORM_AREA, _norms),
@@ -134,16 +134,16 @@ _FINDERS: tuple[tuple[Fault, _Finder], ...] = (
 )
 
 
-def _sound(graph: ir.Graph, row: Platform) -> bool:
+def _sound(graph: ir.Graph, target: Target) -> bool:
     """Whether all is right and nothing is written behind the plan.
 
     Constants in shared memory do not count: a LayerNormInt writes into them.
     """
-    choice = choose(chip_part(written(graph, safe_names(graph)), row), row)
+    choice = choose(chip_part(written(graph, safe_names(graph)), target), target)
     return choice.verdict.chip_ready and not choice.verdict.warned and "params:share-mem" not in choice.line
 
 
-def _make_room(graph: ir.Graph, row: Platform, wanted: _Wanted) -> Fitted:
+def _make_room(graph: ir.Graph, target: Target, wanted: _Wanted) -> Fitted:
     """Insert the nodes; return what was done."""
     value, name, scale, axis = wanted.value, str(wanted.value.name), wanted.scale, 1
     shape = [int(d or 1) for d in ir.shape(value) or ()]
@@ -159,7 +159,7 @@ def _make_room(graph: ir.Graph, row: Platform, wanted: _Wanted) -> Fitted:
     held: dict[str, np.ndarray] = {"factor": np.full(channels, ONE, np.int8), "offset": np.zeros(channels, np.int32)}
     attrs: dict[str, object] = {
         "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
-        **row.node_attributes.get("", {}),
+        **target.node_attributes.get("", {}),
     }  # fmt: skip
     value = _insert(graph, RESHAPE.name, value, {"shape": np.array(image, np.int64)}, {}, f"{name}_column", first)
     value = _insert(graph, BATCH_NORM2D.name, value, held, attrs, f"{name}_same", first)

@@ -36,7 +36,7 @@ import numpy as np
 
 from ....formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ....graph import ir
-from ... import Platform
+from ... import Target
 from ..._target import Fitted
 from ..faults import Fault
 from .area import SOFTMAX_BYTES, work_area
@@ -48,15 +48,15 @@ from .twice import read_once
 __all__ = ["REMEDIED", "chip_form"]
 
 
-def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
-    """Rewrite the integer `graph`, in place, as the packer of `row` wants it; return what was done.
+def chip_form(graph: ir.Graph, target: Target) -> list[Fitted]:
+    """Rewrite the integer `graph`, in place, as the packer of `target` wants it; return what was done.
 
     Every tensor that was there keeps its name and its integers.
     """
-    return [done for fault, remedy in _REMEDIES if fault in row.faults for done in remedy(graph, row)]
+    return [done for fault, remedy in _REMEDIES if fault in target.faults for done in remedy(graph, target)]
 
 
-def _read_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def _read_inputs(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Drop the graph inputs that nobody reads."""
     unused = [v for v in graph.graph.inputs if not v.uses() and not v.is_graph_output() and v.const_value is None]
     if len(unused) == len(graph.graph.inputs):
@@ -66,7 +66,7 @@ def _read_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
     return [Fitted(str(v.name), "a graph input that nobody reads is left out", "exact") for v in unused]
 
 
-def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def _some_constant(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Put an identity convolution behind the first Quant of a graph without weights."""
     if any(_weights(node) for node in graph.graph):
         return []
@@ -81,7 +81,7 @@ def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
             full = [1] * (5 - len(shape)) + [int(d or 1) for d in shape[1:]]
             image = _after(graph, node, "Unsqueeze", [source], {"axes": where}, "image", full)
             node = image.producer() or node
-        same = identity(graph, node, image, scale, row, "kept")
+        same = identity(graph, node, image, scale, target, "kept")
         if where:
             same = _after(graph, ir.producer(same) or node, "Squeeze", [same], {"axes": where}, "flat", list(shape))
         for reader, index in readers:
@@ -91,7 +91,7 @@ def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
     return []
 
 
-def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def _own_pads(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Give every reader of an iqPad one of its own."""
     done = []
     for node in list(graph.graph):
@@ -114,14 +114,14 @@ def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
     return done
 
 
-def _own_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def _own_inputs(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Let every convolution whose padding would be moved read a tensor that nobody else reads."""
     done = []
     for node in list(graph.graph):
         source = node.inputs[0] if node.inputs else None
         if source is None or not moves_its_padding(node) or len(source.uses()) == 1 and not source.is_graph_output():
             continue
-        copy = identity(graph, node, source, float(ir.attr(node, "scale_x")), row, f"for_{node.name}", before=True)
+        copy = identity(graph, node, source, float(ir.attr(node, "scale_x")), target, f"for_{node.name}", before=True)
         node.replace_input_with(0, copy)
         what = (
             "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
@@ -140,7 +140,7 @@ def moves_its_padding(node: ir.Node) -> bool:
     return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
 
 
-def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def _softmax_in_parts(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
 
     An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts or a few more.
@@ -192,7 +192,7 @@ def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start
     return some.outputs[0]
 
 
-def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def _own_constants(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Copy the constants that several nodes share in part; those that share all go on doing so."""
     owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
@@ -223,7 +223,7 @@ def _weights(node: ir.Node) -> dict[int, ir.Value]:
 
 
 def identity(
-    graph: ir.Graph, node: ir.Node, source: ir.Value, scale: float, row: Platform, what: str, before: bool = False
+    graph: ir.Graph, node: ir.Node, source: ir.Value, scale: float, target: Target, what: str, before: bool = False
 ) -> ir.Value:
     """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
     channels = int((ir.shape(source) or (1, 1))[1] or 1)
@@ -234,7 +234,7 @@ def identity(
     attrs = {
         "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
         "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
-        **row.node_attributes.get("", {}),
+        **target.node_attributes.get("", {}),
     }  # fmt: skip
     made = ir.make_node(
         CONV2D.name,
@@ -271,7 +271,7 @@ def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
 
 
 #: Fault -> what is done about it, in this order.
-_REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...] = (
+_REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Target], list[Fitted]]], ...] = (
     (Fault.UNUSED_INPUT, _read_inputs),
     (Fault.NO_CONSTANT, _some_constant),
     (Fault.PAD_READERS, _own_pads),

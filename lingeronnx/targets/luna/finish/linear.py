@@ -10,7 +10,7 @@ import math
 from ....formats import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
 from ....graph import ir
 from ....graph.loose import loose_node, loose_tensor
-from ... import Platform
+from ... import Target
 from ..._target import Fitted
 from ..faults import Fault
 from ..packer.limits import of_layers
@@ -23,7 +23,7 @@ LARGEST_AREA = 65536
 _MOST_PARTS = 16
 
 
-def parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def parted_rows(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Cut every LinearInt over its outputs that needs more work area than any node of the graph plans.
 
     One of M rows of N to L elements writes ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs M*L.
@@ -46,13 +46,13 @@ def parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:
     return done
 
 
-def rows_joined(graph: ir.Graph, row: Platform) -> list[Fitted]:
-    """Cut every LinearInt in two or more whose rows a BatchNorm2dInt reads, where `row` wants them outside.
+def rows_joined(graph: ir.Graph, target: Target) -> list[Fitted]:
+    """Cut every LinearInt in two or more whose rows a BatchNorm2dInt reads, where `target` wants them outside.
 
     As few parts as stay within the work area; parts of half as many outputs as inputs, or less, ask for no more than
     is planned for them where the inputs lie in shared memory.
     """
-    if Fault.LINEAR_ROWS not in row.faults:
+    if Fault.LINEAR_ROWS not in target.faults:
         return []
     rows = {node: size for node in graph.graph if (size := rows_of(node)) is not None}
     area = max((_planned(node, rows.get(node)) for node in graph.graph), default=0)
@@ -78,7 +78,7 @@ def read_by_affine(value: ir.Value) -> bool:
     )
 
 
-def means_as_convolutions(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def means_as_convolutions(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Write every LinearInt of one output over turned rows and columns as a convolution of what was turned.
 
     A mean over T steps of [1, T, C] is a 1x1 convolution of T channels and one output over [1, T, 1, C].
@@ -93,11 +93,11 @@ def means_as_convolutions(graph: ir.Graph, row: Platform) -> list[Fitted]:
         constants = dict(zip(("weight", "bias"), [arrays[0].reshape(1, -1, 1, 1), *arrays[1:]], strict=False))
         over, weight = loose_tensor(image), loose_tensor(constants["weight"].shape, constant=constants["weight"])
         alike = loose_node(CONV2D.name, [over, weight], [1, 1, 1, size[0]], POINTWISE)
-        if any(limit(alike, row) is not None for limit in of_layers(CONV2D.name)):
+        if any(limit(alike, target) is not None for limit in of_layers(CONV2D.name)):
             continue
         scales = {key: float(ir.attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")}
         shape = [int(d or 1) for d in ir.shape(result) or ()]
-        made = pointwise(graph, source, image, constants, scales, shape, str(result.name), node, row)
+        made = pointwise(graph, source, image, constants, scales, shape, str(result.name), node, target)
         last = made.producer()
         assert last is not None
         graph.graph.remove(last)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....formats import LINEAR, LSTM
 from ....graph import ir
-from ... import Platform
+from ... import Target
 from ..._target import Fitted
 from .nodes import ONE, cut, joined, part
 
@@ -21,7 +21,7 @@ _STEPS = 4
 _GATES, _STATE_WEIGHT = 4, 2
 
 
-def lstm_even(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def lstm_even(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Give every LSTMInt of an odd number of units one more, whose weights are zero.
 
     What the layer gives for it is cut off again. No other unit reads it, whatever its state is.
@@ -65,7 +65,7 @@ def _cut_back(graph: ir.Graph, node: ir.Node, value: ir.Value, units: int) -> No
         reader.replace_input_with(index, slices.outputs[0])
 
 
-def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def lstm_area(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Put a LinearInt that changes nothing behind an LSTMInt of H units, which writes 40*H bytes and plans 32*H.
 
     A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the rows are too few.
@@ -93,7 +93,7 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
             )
         ]
         attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE),
-                 "scale_o": scale, **row.node_attributes.get("", {})}  # fmt: skip
+                 "scale_o": scale, **target.node_attributes.get("", {})}  # fmt: skip
         made = ir.make_node(
             LINEAR.name,
             [y, *held],
@@ -114,7 +114,7 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
     return done
 
 
-def lstm_state(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def lstm_state(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Cut what an LSTMInt of H units gives into two halves and join them again.
 
     Its last state takes 4*H bytes and H are planned. The halves live when the LSTMInt is done, both at a time, and with

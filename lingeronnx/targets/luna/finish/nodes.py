@@ -8,7 +8,7 @@ import numpy as np
 
 from ....formats import CONCAT, CONV2D, RESHAPE
 from ....graph import ir
-from ... import Platform
+from ... import Target
 
 __all__ = ["ONE", "POINTWISE", "cut", "free", "join", "joined", "part", "pointwise"]
 
@@ -104,7 +104,7 @@ def pointwise(
     result: Sequence[int],
     name: str,
     before: ir.Node,
-    row: Platform,
+    target: Target,
 ) -> ir.Value:
     """Insert a 1x1 Conv2dInt over `value`, seen as an image, before `before`; return what it gives, of sizes `result`.
 
@@ -112,7 +112,7 @@ def pointwise(
     scale_o. name : that new tensors begin with.
     """
     outputs = [1, len(constants["weight"]), *image[2:]]
-    attrs: dict[str, object] = {**POINTWISE, **scales, **row.node_attributes.get("", {})}
+    attrs: dict[str, object] = {**POINTWISE, **scales, **target.node_attributes.get("", {})}
     none: dict[str, object] = {}
     reshaped, convolved = (RESHAPE.name, "", none), (CONV2D.name, "thinker", dict(sorted(attrs.items())))
     steps = [

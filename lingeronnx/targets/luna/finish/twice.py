@@ -14,7 +14,7 @@ import numpy as np
 
 from ....formats import QUANT
 from ....graph import ir
-from ... import Platform
+from ... import Target
 from ..._target import Fitted
 from .nodes import ONE, pointwise
 
@@ -26,7 +26,7 @@ _CHANNELS = 8
 _WIDTH = 512
 
 
-def read_once(graph: ir.Graph, row: Platform) -> list[Fitted]:
+def read_once(graph: ir.Graph, target: Target) -> list[Fitted]:
     """Let every node that would read a graph input in several operands read a copy in all of them."""
     copies: dict[ir.Value, ir.Value] = {}
     done = []
@@ -37,7 +37,7 @@ def read_once(graph: ir.Graph, row: Platform) -> list[Fitted]:
             if count == 1 or maker is None or maker.op_type != QUANT.name:
                 continue
             if value not in copies:
-                copies[value] = _copy(graph, value, float(ir.attr(maker, "scale_x")), node, row)
+                copies[value] = _copy(graph, value, float(ir.attr(maker, "scale_x")), node, target)
             for index, operand in enumerate(node.inputs):
                 if operand is value:
                     node.replace_input_with(index, copies[value])
@@ -49,14 +49,14 @@ def read_once(graph: ir.Graph, row: Platform) -> list[Fitted]:
     return done
 
 
-def _copy(graph: ir.Graph, value: ir.Value, scale: float, reader: ir.Node, row: Platform) -> ir.Value:
+def _copy(graph: ir.Graph, value: ir.Value, scale: float, reader: ir.Node, target: Target) -> ir.Value:
     """Insert a copy of `value`, held at `scale`, before `reader`; return it."""
     shape = [int(d or 1) for d in ir.shape(value) or ()]
     image = _image(shape)
     weight = np.eye(image[1], dtype=np.int8).reshape(image[1], -1, 1, 1) * ONE
     constants: dict[str, np.ndarray] = {"weight": weight, "bias": np.zeros(image[1], np.int32)}
     scales = {"scale_x": scale, "scale_w": float(ONE), "scale_o": scale}
-    return pointwise(graph, value, image, constants, scales, shape, f"{value.name}_copy", reader, row)
+    return pointwise(graph, value, image, constants, scales, shape, f"{value.name}_copy", reader, target)
 
 
 def _image(shape: list[int]) -> list[int]:

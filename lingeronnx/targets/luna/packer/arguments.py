@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx
 
 from ....graph import ir
-from ... import Platform
+from ... import Target
 from ...verdict import Choice
 from ..packing import packing
 from .bound import least_needs
@@ -35,25 +35,25 @@ class Judgement(Choice):
     verdict: Judged
 
 
-def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
+def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
     """Return the words to pack `graph` with, without files; ConfigError for a row without a packer."""
-    return list(choose(graph, row).words)
+    return list(choose(graph, target).words)
 
 
-def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Judgement:
+def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
     """Return the cheapest arguments under which `graph` is right, and the verdict."""
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    base = plain_options(proto, row)
-    return chosen(make_ready(proto, row, base), row, base)
+    base = plain_options(proto, target)
+    return chosen(make_ready(proto, target, base), target, base)
 
 
-def plain_options(proto: onnx.ModelProto, row: Platform) -> Options:
+def plain_options(proto: onnx.ModelProto, target: Target) -> Options:
     """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
     sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
-    return Options(platform=packing(row).name, sizes=sizes)
+    return Options(platform=packing(target).name, sizes=sizes)
 
 
-def chosen(ready: Ready, row: Platform, base: Options) -> Judgement:
+def chosen(ready: Ready, target: Target, base: Options) -> Judgement:
     """Return the cheapest arguments under which a graph that was read with `base` is right, and the verdict.
 
     A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
@@ -65,15 +65,15 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Judgement:
     def judged(
         number: int, candidate: Candidate, memory: Memory | None = None
     ) -> tuple[tuple[int, int, int], Judgement]:
-        found = Judgement(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
+        found = Judgement(candidate.words(base), verdict(ready, target, candidate.options(base), memory))
         return (rank(found.verdict), len(found.verdict.findings), number), found
 
-    hopeless = ready.net is not None and max(least_needs(ready.net, row).values(), default=0) > room(row, base)
-    more = () if hopeless else spilled(ready, row, base)
-    for number, candidate in enumerate(itertools.chain(candidates(ready, row), more)):
+    hopeless = ready.net is not None and max(least_needs(ready.net, target).values(), default=0) > room(target, base)
+    more = () if hopeless else spilled(ready, target, base)
+    for number, candidate in enumerate(itertools.chain(candidates(ready, target), more)):
         memory = None
         if ready.net is not None:
-            memory = plan_memory(ready.net, row, candidate.options(base), room(row, base) + 1)
+            memory = plan_memory(ready.net, target, candidate.options(base), room(target, base) + 1)
             if memory is None:
                 late.append((number, candidate))
                 continue
@@ -93,7 +93,7 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Judgement:
     assert best is not None
     for further in (cleared, mended):
         if best[0][0] in (PAST, BELIEVED, WRONG):
-            for number, one in enumerate(further(ready, row, base, start)):
+            for number, one in enumerate(further(ready, target, base, start)):
                 tried = judged(number, one)
                 if tried[0] < best[0]:
                     best, start = tried, one

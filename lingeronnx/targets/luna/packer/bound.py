@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ... import Platform
+from ... import Target
 from ..packing import packing
 from .areas import Node, area
 from .memory import IN_PLACE
@@ -16,14 +16,14 @@ __all__ = ["least_needs"]
 _SIDES = 4  # tensors of a node whose places are tried; for nodes with more nothing is said
 
 
-def least_needs(net: Net, row: Platform) -> dict[str, int]:
+def least_needs(net: Net, target: Target) -> dict[str, int]:
     """Return {node of the user's graph: bytes of shared memory without which no plan of `net` has room for it}.
 
     Of all places that its tensors can have those with which work area and tensors in shared memory take least.
     """
     found: dict[str, int] = {}
     for step in net.steps:
-        found[step.origin] = max(found.get(step.origin, 0), _least(net, step, packing(row).areas))
+        found[step.origin] = max(found.get(step.origin, 0), _least(net, step, packing(target).areas))
     return found
 
 

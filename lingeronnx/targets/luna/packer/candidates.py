@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
-from ... import Platform
+from ... import Target
 from ..packing import packing
 from .judge import Ready
 from .net import Net
@@ -52,13 +52,13 @@ class Candidate:
         return (*words, "-m", ",".join(places)) if places else tuple(words)
 
 
-def candidates(ready: Ready, row: Platform) -> Iterator[Candidate]:
+def candidates(ready: Ready, target: Target) -> Iterator[Candidate]:
     """Yield the candidates, cheapest first: prefetching hides the time of loading, shared memory is the faster one."""
     if ready.net is None:
         yield Candidate()
         return
     seen = set()
-    for names in _moves(ready.net, row):
+    for names in _moves(ready.net, target):
         plain = tuple(n for n in followed(ready.net, names) if can_be_named(n))
         for candidate in (Candidate(plain), Candidate(plain, prefetch=False), Candidate(plain, shared=True)):
             if candidate not in seen:
@@ -69,10 +69,10 @@ def candidates(ready: Ready, row: Platform) -> Iterator[Candidate]:
     yield Candidate(shared=True, all_psram=True)
 
 
-def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
+def _moves(net: Net, target: Target) -> Iterator[Sequence[str]]:
     """Yield sets of tensors to be placed in PSRAM, smallest first, as far as the chip has use for them."""
-    outside = rows(net, row)
-    groups = [g for g in (outside, _stacks(net), _norms(net), _averages(net), _states(net, row)) if g]
+    outside = rows(net, target)
+    groups = [g for g in (outside, _stacks(net), _norms(net), _averages(net), _states(net, target)) if g]
     helpful = [[], outside] if outside else [[]]
     yield []
     yield from groups
@@ -100,9 +100,9 @@ def followed(net: Net, names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def rows(net: Net, row: Platform) -> list[str]:
+def rows(net: Net, target: Target) -> list[str]:
     """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
-    if not packing(row).rows_outside:
+    if not packing(target).rows_outside:
         return []
     outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
     return [t.name for t in outputs if t.elements > t.shape[-1]]
@@ -141,9 +141,9 @@ def root(net: Net, name: str) -> str:
     return name
 
 
-def _states(net: Net, row: Platform) -> list[str]:
+def _states(net: Net, target: Target) -> list[str]:
     """Return what LSTMInt gives for every step, where its readers want it outside."""
-    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if packing(row).batch_first else []
+    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if packing(target).batch_first else []
     return [name for name in outputs if net.readers(name)]
 
 

@@ -33,7 +33,7 @@ __all__ = ["faults", "placement_refused"]
 def placement_refused(plan: Plan) -> Iterator[Finding]:
     """Yield what the packer refuses because of a place."""
     for step in plan.net.steps:
-        node, kind = plan.node(step), packing(plan.row)
+        node, kind = plan.node(step), packing(plan.target)
         if step.op == CONV1D.name and node.outside():
             yield refused(step, "the input of a Conv1dInt lies in shared memory", "psram", "leave it there")
         if step.op == CONV_TRANSPOSE2D.name and kind.transposed_shared:
@@ -49,7 +49,7 @@ def placement_refused(plan: Plan) -> Iterator[Finding]:
 
 def faults(plan: Plan) -> Iterator[Finding]:
     """Yield what is not computed right under this plan, work areas apart."""
-    kind = packing(plan.row)
+    kind = packing(plan.target)
     yield from _names(plan)
     yield from _shared(plan)
     yield from _inputs(plan)
@@ -64,7 +64,7 @@ def faults(plan: Plan) -> Iterator[Finding]:
 
 
 def _names(plan: Plan) -> Iterator[Finding]:
-    kind = packing(plan.row)
+    kind = packing(plan.target)
     for tensor in plan.net.values():
         what = ""
         if "workspace" in tensor.name and plan.memory.areas and kind.reserved_workspace:
@@ -111,7 +111,7 @@ def _users(plan: Plan) -> dict[str, list[Step]]:
 
 
 def _inputs(plan: Plan) -> Iterator[Finding]:
-    kind = packing(plan.row)
+    kind = packing(plan.target)
     for name in plan.net.inputs:
         if plan.net.tensors[name].scale is None and kind.needs_scale:
             for step in plan.net.readers(name):
@@ -122,7 +122,7 @@ def _inputs(plan: Plan) -> Iterator[Finding]:
 
 
 def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
-    kind, node = packing(plan.row), plan.node(step)
+    kind, node = packing(plan.target), plan.node(step)
     if step.op in (QUANT.name, DEQUANT.name):
         yield wrong(step, "no float operator stands between integers", step.op, "quantize it, or cut the graph")
     elif step.made == "pad":
@@ -136,9 +136,9 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
                 "copy the tensor, or split the groups by Slice",
             )
     elif step.op in kind.unmeasured:
-        yield wrong(step, f"{step.op} could be measured on {plan.row.name}", "it could not", "leave it in float")
-    elif not plan.row.runs(step.op):
-        yield wrong(step, f"the executor of {plan.row.name} computes this operator right", step.op, "replace it")
+        yield wrong(step, f"{step.op} could be measured on {plan.target.name}", "it could not", "leave it in float")
+    elif not plan.target.runs(step.op):
+        yield wrong(step, f"the executor of {plan.target.name} computes this operator right", step.op, "replace it")
     if step.op in kind.curve_bits and 8 * node.x.width != kind.curve_bits[step.op]:
         yield wrong(step, f"{step.op} reads {kind.curve_bits[step.op]} bits", 8 * node.x.width, "add a Requant")
     if step.op == LINEAR.name and step.get("o_bits") not in kind.linear_bits:
@@ -162,7 +162,7 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
 
 
 def _norm(plan: Plan, step: Step) -> Iterator[Finding]:
-    kind, node = packing(plan.row), plan.node(step)
+    kind, node = packing(plan.target), plan.node(step)
     row = node.inputs[1].elements
     if row < kind.min_norm:
         yield wrong(step, f"a LayerNormInt has lines of {kind.min_norm} elements or more", row, "leave it in float")

@@ -33,7 +33,7 @@ from ....formats import (
     SUB,
     TANH,
 )
-from ... import Platform
+from ... import Target
 from ...verdict import Finding
 from ..packing import NAMES, UNNAMED, packing
 from .net import Net, Step
@@ -74,37 +74,37 @@ def _packs(node: str, rule: str, value: object, remedy: str) -> Finding:
     return Finding("packs", node, rule, str(value), remedy)
 
 
-def check_file(graph: onnx.GraphProto, steps: Sequence[Step], row: Platform, options: Options) -> list[Finding]:
+def check_file(graph: onnx.GraphProto, steps: Sequence[Step], target: Target, options: Options) -> list[Finding]:
     """Return what the packer refuses of a file as it stands."""
-    found = [*_platform(steps, row, options), *_names(graph, steps), *_order(graph, steps), *_inputs(graph, steps)]
+    found = [*_platform(steps, target, options), *_names(graph, steps), *_order(graph, steps), *_inputs(graph, steps)]
     for step in steps:
-        found += _operator(step, row)
-        found += _attributes(step, row)
+        found += _operator(step, target)
+        found += _attributes(step, target)
     return found
 
 
-def _platform(steps: Sequence[Step], row: Platform, options: Options) -> Iterator[Finding]:
+def _platform(steps: Sequence[Step], target: Target, options: Options) -> Iterator[Finding]:
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
     if asked is not None and (
-        asked.lower() not in (*NAMES, packing(row).name) or asked not in (asked.lower(), asked.upper())
+        asked.lower() not in (*NAMES, packing(target).name) or asked not in (asked.lower(), asked.upper())
     ):
         yield _packs(
             "-p",
             "-p is venus, arcs, venusa or mars, all lower or all upper case",
             f"'{asked}'",
-            f"write -p {packing(row).name}",
+            f"write -p {packing(target).name}",
         )
     if len(names) > 1:
         yield _packs("graph", "all nodes name one platform", " and ".join(names), "quantize for one chip")
     graph = names[0] if names else UNNAMED
-    for other, where in ((asked, "-p"), (packing(row).name, "the check")):
+    for other, where in ((asked, "-p"), (packing(target).name, "the check")):
         if other is not None and other.lower() != graph.lower():
             yield _packs(
                 where,
                 "the graph is made for the chip that it is packed for",
                 f"{graph} and {other}",
-                f"quantize for {row.name}",
+                f"quantize for {target.name}",
             )
             return
 
@@ -169,11 +169,13 @@ def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
             yield _packs(value.name, "a graph input without Quant is int8", "float", "declare it int8, or add a Quant")
 
 
-def _operator(step: Step, row: Platform) -> Iterator[Finding]:
+def _operator(step: Step, target: Target) -> Iterator[Finding]:
     if step.op in (QUANT.name, DEQUANT.name):
         return
-    if step.op not in packing(row).operators:
-        yield _packs(step.name, f"the packer has this operator for {row.name}", step.op, "leave it out or replace it")
+    if step.op not in packing(target).operators:
+        yield _packs(
+            step.name, f"the packer has this operator for {target.name}", step.op, "leave it out or replace it"
+        )
     if step.op in ("Squeeze", "Unsqueeze") and len(step.inputs) > 1:
         yield _packs(step.name, f"{step.op} has its axes as an attribute", "an input", "write them as an attribute")
     if step.op == CONCAT.name:
@@ -184,17 +186,17 @@ def _operator(step: Step, row: Platform) -> Iterator[Finding]:
             yield _packs(
                 step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it"
             )
-    if step.op == SOFTMAX.name and step.get(packing(row).softmax_axis) is None:
+    if step.op == SOFTMAX.name and step.get(packing(target).softmax_axis) is None:
         yield _packs(
-            step.name, f"SoftmaxInt has the attribute {packing(row).softmax_axis}", "none", "write dim and axis"
+            step.name, f"SoftmaxInt has the attribute {packing(target).softmax_axis}", "none", "write dim and axis"
         )
 
 
-def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
+def _attributes(step: Step, target: Target) -> Iterator[Finding]:
     wanted = list(REQUIRED.get(step.op, ()))
-    first = packing(row).rounding == "platform_quant"
+    first = packing(target).rounding == "platform_quant"
     if step.op in _ROUNDED or first and step.op in _ROUNDED_FIRST or not first and step.op == REQUANT.name:
-        wanted.append(packing(row).rounding)
+        wanted.append(packing(target).rounding)
     if step.op == SIGMOID.name and not first:
         wanted.append("platform")
     missing = [name for name in wanted if step.get(name) is None]
@@ -205,13 +207,13 @@ def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
             f"{', '.join(missing)} missing",
             "write the graph again with quantize or convert",
         )
-    widths = packing(row).output_bits if step.op == CONV2D.name else (8, 16, 32)
+    widths = packing(target).output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
     if bits is not None and step.op in (*_ROUNDED, GLU.name, BMM.name) and bits not in widths:
         yield _packs(step.name, f"o_bits is one of {widths}", bits, "write 8")
 
 
-def check_net(net: Net, row: Platform) -> list[Finding]:
+def check_net(net: Net, target: Target) -> list[Finding]:
     """Return what the packer refuses of the graph that it has read: nothing left, widths, scales."""
     if not net.steps:
         return [_packs("graph", "a node is left when Quant and Dequant are taken out", "none", "pack a larger graph")]

@@ -11,7 +11,7 @@ import onnx
 
 from ....graph import ir
 from ....graph.loose import loose_node, loose_tensor
-from ... import PLATFORMS, Platform
+from ... import PLATFORMS, Target
 from ..._target import rule_text
 from ...verdict import Cost, Finding, Verdict
 from ..packing import packing
@@ -59,58 +59,58 @@ class Ready:
     findings: tuple[Finding, ...]
 
 
-def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Judged:
-    """Return the verdict on `graph` for the chip `row`.
+def judge(graph: ir.Graph | onnx.ModelProto, target: Target, args: str | Iterable[str] = ()) -> Judged:
+    """Return the verdict on `graph` for the chip `target`.
 
     args : the packer's arguments, words or one line. ConfigError for a row without a packer, or for arguments that
     the packer does not have.
     """
     options = parse(args)
-    return verdict(make_ready(graph, row, options), row, options)
+    return verdict(make_ready(graph, target, options), target, options)
 
 
 def make_ready(
-    graph: ir.Graph | onnx.ModelProto, row: Platform, options: Options, limits: Limits | None = None
+    graph: ir.Graph | onnx.ModelProto, target: Target, options: Options, limits: Limits | None = None
 ) -> Ready:
     """Read and prepare a graph; ConfigError for a row without a packer.
 
-    limits : those of `row`, which know what was asked of other graphs.
+    limits : those of `target`, which know what was asked of other graphs.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), row, options)]
+    found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), target, options)]
     if found:
         return Ready(None, tuple(found))
-    net, found = read(proto, row, options)
+    net, found = read(proto, target, options)
     if net is None:
         return Ready(None, tuple(found))
-    limits = Limits(row) if limits is None else limits
-    found = [*check_net(net, row), *(broken for step in net.steps for broken in limits.broken(net, step))]
+    limits = Limits(target) if limits is None else limits
+    found = [*check_net(net, target), *(broken for step in net.steps for broken in limits.broken(net, step))]
     if any(f.level == "packs" for f in found):
         return Ready(None, tuple(found))
-    return Ready(prepare(net, row, options), tuple(found))
+    return Ready(prepare(net, target, options), tuple(found))
 
 
-def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None = None) -> Judged:
+def verdict(ready: Ready, target: Target, options: Options, memory: Memory | None = None) -> Judged:
     """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
     if ready.net is None:
-        return _verdict(list(ready.findings), row)
-    memory = plan_memory(ready.net, row, options) if memory is None else memory
-    plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
-    found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
-    found += overruns(ready.net, memory, packing(row).areas, plan.places)
-    found += outputs_past(ready.net, memory, packing(row))
-    said = _verdict(found, row, memory, ready.net)
+        return _verdict(list(ready.findings), target)
+    memory = plan_memory(ready.net, target, options) if memory is None else memory
+    plan = Plan(ready.net, memory, target, options, places_of(ready.net, options))
+    found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, target), *faults(plan)]
+    found += overruns(ready.net, memory, packing(target).areas, plan.places)
+    found += outputs_past(ready.net, memory, packing(target))
+    said = _verdict(found, target, memory, ready.net)
     return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
-def _verdict(found: list[Finding], row: Platform, memory: Memory | None = None, net: Net | None = None) -> Judged:
+def _verdict(found: list[Finding], target: Target, memory: Memory | None = None, net: Net | None = None) -> Judged:
     packs = all(f.level != "packs" for f in found)
     right = packs and all(f.level != "right" for f in found)
     findings = tuple(dict.fromkeys(found))
-    return Judged(packs, right, findings, memory=memory, net=net, limit=row.external_memory or 0)
+    return Judged(packs, right, findings, memory=memory, net=net, limit=target.external_memory or 0)
 
 
-def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
+def _room(net: Net, memory: Memory, target: Target) -> Iterator[Finding]:
     if not memory.fits:
         yield Finding(
             "packs",
@@ -119,7 +119,7 @@ def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
             _fullest(net, memory),
             _more_room(memory),
         )
-    most = row.external_memory
+    most = target.external_memory
     outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
     if most is not None and outside > most:
         yield Finding("packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network")
@@ -137,7 +137,7 @@ def _fullest(net: Net, memory: Memory) -> str:
 
 def _more_room(memory: Memory) -> str:
     """Return what would help: another chip where one has enough."""
-    larger = [row for row in PLATFORMS if row.packs and (row.shared_memory or 0) >= memory.need]
+    larger = [target for target in PLATFORMS if target.packs and (target.shared_memory or 0) >= memory.need]
     chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
     return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
 
@@ -145,8 +145,8 @@ def _more_room(memory: Memory) -> str:
 class Limits:
     """The limits of single nodes on a chip; nodes that are alike are asked once, in however many graphs they stand."""
 
-    def __init__(self, row: Platform) -> None:
-        self._row = row
+    def __init__(self, target: Target) -> None:
+        self._row = target
         self._known: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 
     def broken(self, net: Net, step: Step) -> Iterator[Finding]:

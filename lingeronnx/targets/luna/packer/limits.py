@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ....formats import ADD, AVG_POOL2D, BMM, CONCAT, CONV1D, CONV2D, CONV_TRANSPOSE2D, LINEAR, MUL, SOFTMAX
-from ..._target import Limit, Platform, rule_text
+from ..._target import Limit, Target, rule_text
 from ..packing import Packing, packing
 from . import conv_limits as conv
 from . import move_limits as move
@@ -111,7 +111,7 @@ _FREE: Mapping[Limit, Callable[[Packing], bool]] = MappingProxyType(
 )
 
 
-def applies(limit: Limit, row: Platform) -> bool:
+def applies(limit: Limit, target: Target) -> bool:
     """Whether the chip has such a limit: its column is not left open."""
     free = _FREE.get(limit)
-    return "None" not in rule_text(limit, row)[0] and (free is None or not free(packing(row)))
+    return "None" not in rule_text(limit, target)[0] and (free is None or not free(packing(target)))

@@ -133,7 +133,7 @@ def _rescaled(node: Node) -> str:
 
 def beliefs(plan: Plan) -> Iterator[Finding]:
     """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
-    kind = packing(plan.row)
+    kind = packing(plan.target)
     for step in plan.net.steps:
         if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
             rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
 from ....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
-from ... import Platform
+from ... import Target
 from ..packing import packing
 from .areas import Node, area
 from .net import Net
@@ -107,26 +107,26 @@ def places_of(net: Net, options: Options) -> dict[str, str]:
 
 
 @overload
-def plan_memory(net: Net, row: Platform, options: Options) -> Memory: ...
+def plan_memory(net: Net, target: Target, options: Options) -> Memory: ...
 
 
 @overload
-def plan_memory(net: Net, row: Platform, options: Options, below: int) -> Memory | None: ...
+def plan_memory(net: Net, target: Target, options: Options, below: int) -> Memory | None: ...
 
 
-def plan_memory(net: Net, row: Platform, options: Options, below: int | None = None) -> Memory | None:
+def plan_memory(net: Net, target: Target, options: Options, below: int | None = None) -> Memory | None:
     """Return the plan of a prepared graph; with `below` None where it needs that many bytes or more.
 
     What lives at once needs a block each, which often says so before there is a plan.
     """
-    stored = stored_constants(net, row)
+    stored = stored_constants(net, target)
     total = sum(stored.values())
     held = total if options.parameters == SHARE else 0
     if below is not None and held >= below:
         return None
     places = places_of(net, options)
     items = _tensors(net, places)
-    areas, blocks = _areas(net, row, places)
+    areas, blocks = _areas(net, target, places)
     buffers, users, fetched = _buffers(net, stored, options)
     items += blocks + buffers
     if not items:
@@ -145,14 +145,14 @@ def plan_memory(net: Net, row: Platform, options: Options, below: int | None = N
     if below is not None and shared + held >= below:
         return None
     spots = best.spots(items)
-    limit = room(row, options)
+    limit = room(target, options)
     return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, shared + held, stored, users)
 
 
-def room(row: Platform, options: Options) -> int:
+def room(target: Target, options: Options) -> int:
     """Return the bytes of shared memory that a plan may need."""
-    assert row.shared_memory is not None
-    return row.shared_memory if options.limit is None else min(row.shared_memory, options.limit)
+    assert target.shared_memory is not None
+    return target.shared_memory if options.limit is None else min(target.shared_memory, options.limit)
 
 
 def _least(net: Net, items: Sequence[_Item]) -> int:
@@ -194,13 +194,13 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
     return items + late
 
 
-def _areas(net: Net, row: Platform, places: Mapping[str, str]) -> tuple[dict[str, int], list[_Item]]:
+def _areas(net: Net, target: Target, places: Mapping[str, str]) -> tuple[dict[str, int], list[_Item]]:
     """Return the bytes of every node, and one block for each place."""
     per_node: dict[str, int] = {}
     wanted: dict[str, int] = {}
     ends = [len(net.steps), -1]
     for index, step in enumerate(net.steps):
-        place, size = area(Node.of(net, step, places), packing(row).areas)
+        place, size = area(Node.of(net, step, places), packing(target).areas)
         if size > 0:
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)

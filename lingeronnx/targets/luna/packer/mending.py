@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ... import Platform
+from ... import Target
 from ...verdict import Finding
 from ..packing import packing
 from .candidates import Candidate, can_be_named, followed, root, rows
@@ -32,7 +32,7 @@ def rank(found: Judged) -> int:
     return WRONG if found.packs else REFUSED
 
 
-def spilled(ready: Ready, row: Platform, base: Options) -> Iterator[Candidate]:
+def spilled(ready: Ready, target: Target, base: Options) -> Iterator[Candidate]:
     """Yield candidates that move one tensor after the other out of the fullest node, where that does no harm.
 
     Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the smallest. None
@@ -42,8 +42,8 @@ def spilled(ready: Ready, row: Platform, base: Options) -> Iterator[Candidate]:
         trials = iter(range(_SPILLS))
         for prefetch in (True, False):
             candidate = Candidate(prefetch=prefetch)
-            said = verdict(ready, row, candidate.options(base))
-            while (found := _spill(ready, row, base, candidate, said, thorough, trials)) is not None:
+            said = verdict(ready, target, candidate.options(base))
+            while (found := _spill(ready, target, base, candidate, said, thorough, trials)) is not None:
                 candidate, said = found
             if candidate.psram:
                 yield candidate
@@ -53,7 +53,7 @@ def spilled(ready: Ready, row: Platform, base: Options) -> Iterator[Candidate]:
 
 def _spill(
     ready: Ready,
-    row: Platform,
+    target: Target,
     base: Options,
     candidate: Candidate,
     said: Judged,
@@ -67,10 +67,10 @@ def _spill(
     for name, _ in zip(_movable(said, thorough), trials, strict=False):
         moved = replace(candidate, psram=(*candidate.psram, *followed(_net(said), [name])))
         options = moved.options(base)
-        memory = plan_memory(_net(said), row, options, need)
+        memory = plan_memory(_net(said), target, options, need)
         if memory is None:  # it needs no less: known before all that a verdict asks
             continue
-        after = verdict(ready, row, options, memory)
+        after = verdict(ready, target, options, memory)
         if _harm(after) <= _harm(said):
             best, need = (moved, after), memory.need
             if not thorough:
@@ -78,14 +78,14 @@ def _spill(
     return best
 
 
-def cleared(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iterator[Candidate]:
+def cleared(ready: Ready, target: Target, base: Options, start: Candidate) -> Iterator[Candidate]:
     """Yield `start` with what lies behind the work area moved to PSRAM, and so on while something lies there."""
     candidate = start
     for _ in range(_CLEARINGS):
-        said = verdict(ready, row, candidate.options(base))
+        said = verdict(ready, target, candidate.options(base))
         if said.memory is None:
             return
-        behind = [name for names in _behind(said, row, candidate.options(base)).values() for name in names]
+        behind = [name for names in _behind(said, target, candidate.options(base)).values() for name in names]
         names = dict.fromkeys((*candidate.psram, *followed(_net(said), behind)))
         if len(names) == len(candidate.psram):
             return
@@ -93,15 +93,15 @@ def cleared(ready: Ready, row: Platform, base: Options, start: Candidate) -> Ite
         yield candidate
 
 
-def _behind(said: Judged, row: Platform, options: Options) -> dict[str, list[str]]:
+def _behind(said: Judged, target: Target, options: Options) -> dict[str, list[str]]:
     """Return {node that writes past its work area: what lies there}, before it was reshaped."""
     assert said.memory is not None
     net = _net(said)
-    past = written_past(net, said.memory, packing(row).areas, places_of(net, options))
+    past = written_past(net, said.memory, packing(target).areas, places_of(net, options))
     return {f.step.origin: [n for n in (root(net, hit) for hit in f.hit) if can_be_named(n)] for f in past}
 
 
-def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iterator[Candidate]:
+def mended(ready: Ready, target: Target, base: Options, start: Candidate) -> Iterator[Candidate]:
     """Yield better and better candidates, found by moving the tensors of a node that something is said of.
 
     What is reshaped moves along, and what lies behind a work area may move as well. Of all that was tried the best is
@@ -111,7 +111,7 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
     if ready.findings:  # no place makes up for these
         return
     if start.all_psram:  # named tensors are moved: begin with those that must be
-        start = Candidate(tuple(n for n in followed(ready.net, rows(ready.net, row)) if can_be_named(n)))
+        start = Candidate(tuple(n for n in followed(ready.net, rows(ready.net, target)) if can_be_named(n)))
     open_ends: list[tuple[tuple[int, int, int], int, Candidate, Judged]] = []
     seen: set[tuple[bool, bool, frozenset[str]]] = set()
     least: tuple[int, int, int] | None = None
@@ -123,7 +123,7 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
         if key in seen:
             return False
         seen.add(key)
-        found = _weighed(ready, row, base, candidate)
+        found = _weighed(ready, target, base, candidate)
         if found is None:
             return False
         heapq.heappush(open_ends, (found[0], len(seen), candidate, found[1]))
@@ -140,7 +140,7 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
         doubts = _doubts(said)
         if not doubts:
             return
-        node, past = doubts[0].node, _behind(said, row, candidate.options(base))
+        node, past = doubts[0].node, _behind(said, target, candidate.options(base))
         others = _others(_net(said), node) if node in past else iter(())
         for names in itertools.chain(_moved(said, node, past.get(node, [])), others):
             other = replace(candidate, psram=tuple(_toggled(candidate.psram, names)))
@@ -149,7 +149,7 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
 
 
 def _weighed(
-    ready: Ready, row: Platform, base: Options, candidate: Candidate
+    ready: Ready, target: Target, base: Options, candidate: Candidate
 ) -> tuple[tuple[int, int, int], Judged] | None:
     """Return the rank of a candidate, how much there is to be said and how many tensors that names, with the verdict.
 
@@ -157,10 +157,10 @@ def _weighed(
     """
     assert ready.net is not None
     options = candidate.options(base)
-    memory = plan_memory(ready.net, row, options, room(row, base) + 1)
+    memory = plan_memory(ready.net, target, options, room(target, base) + 1)
     if memory is None:
         return None
-    said = verdict(ready, row, options, memory)
+    said = verdict(ready, target, options, memory)
     doubts = _doubts(said)
     return (rank(said), len(doubts), sum(f.value.count(",") for f in doubts)), said
 

@@ -50,7 +50,7 @@ def _cat_venus(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 
 def _transpose_broken(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    kind = packing(plan.row)
+    kind = packing(plan.target)
     if tuple(step.get("perm")) not in kind.move.broken:
         return
     if not (node.outside() and node.away and node.x.bytes <= kind.move.max_broken):
@@ -62,7 +62,7 @@ def _transpose_broken(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 
 def _transpose_between(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    kind = packing(plan.row)
+    kind = packing(plan.target)
     maker, readers = plan.net.maker(step.inputs[0]), plan.net.readers(step.outputs[0])
     between = maker is not None and maker.op == CONV2D.name and any(r.op == CONV2D.name for r in readers)
     if tuple(step.get("perm")) in kind.move.between_convolutions and between:
@@ -175,7 +175,7 @@ def _back(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 
 def _sequence(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    first = packing(plan.row).batch_first
+    first = packing(plan.target).batch_first
     if bool(step.get("batch_first")) != first:
         yield wrong(
             step, f"batch_first of an LSTMInt is {int(first)}", step.get("batch_first"), "quantize for this chip"

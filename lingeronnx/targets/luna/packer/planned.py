@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ... import Platform
+from ... import Target
 from ...verdict import Finding
 from .areas import Node
 from .memory import Memory
@@ -27,7 +27,7 @@ class Plan:
 
     net: Net
     memory: Memory
-    row: Platform
+    target: Target
     options: Options
     places: Mapping[str, str]
 

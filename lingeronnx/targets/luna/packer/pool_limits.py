@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ....graph import ir
-from ... import Platform
+from ... import Target
 from ..packing import packing
 from .conv_limits import stride_within_kernel
 from .window import Window, by
@@ -16,12 +16,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def pool_strides(node: ir.Node, row: Platform) -> object:
+def pool_strides(node: ir.Node, target: Target) -> object:
     """a pool's stride is not larger than its window | take every n-th element behind the pool."""
-    return stride_within_kernel(node, row)
+    return stride_within_kernel(node, target)
 
 
-def pool_pads(node: ir.Node, row: Platform) -> object:
+def pool_pads(node: ir.Node, target: Target) -> object:
     """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
     node before.
     """
@@ -30,20 +30,20 @@ def pool_pads(node: ir.Node, row: Platform) -> object:
         return None
     most: float = math.inf
     if node.op_type == "MaxPool":
-        limit = packing(row).pool.max_pad_named if _named(node) else packing(row).pool.max_pad
+        limit = packing(target).pool.max_pad_named if _named(node) else packing(target).pool.max_pad
         most = math.inf if limit is None else limit
     limits = [min(most, k) for k in w.kernel] * 2
     return f"pads {list(w.pads)}" if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True)) else None
 
 
-def pool_sides(node: ir.Node, row: Platform) -> object:
+def pool_sides(node: ir.Node, target: Target) -> object:
     """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
     two steps.
     """
     w = Window.of(node)
     if w is None:
         return None
-    most = packing(row).pool.max_kernel_named if _named(node) else packing(row).pool.max_kernel
+    most = packing(target).pool.max_kernel_named if _named(node) else packing(target).pool.max_kernel
     whole = w.kernel[0] == w.height or w.kernel[1] == w.width
     return by(w.kernel) if most is not None and max(w.kernel) > most and not whole else None
 
@@ -52,73 +52,73 @@ def _named(node: ir.Node) -> bool:
     return ir.attr(node, "platform") is not None
 
 
-def pool_slab(node: ir.Node, row: Platform) -> object:
+def pool_slab(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
     {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
     """
     w = Window.of(node)
-    if w is None or max(w.kernel) > packing(row).pool.free_side:
+    if w is None or max(w.kernel) > packing(target).pool.free_side:
         return None
-    return _pool_slab(w, row)
+    return _pool_slab(w, target)
 
 
-def pool_slab_free(node: ir.Node, row: Platform) -> object:
+def pool_slab_free(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
     narrower map or a smaller window.
     """
     w = Window.of(node)
-    if w is None or packing(row).pool.free_right:
+    if w is None or packing(target).pool.free_right:
         return None
-    return _pool_slab(w, row)
+    return _pool_slab(w, target)
 
 
-def _pool_slab(w: Window, row: Platform) -> str | None:
-    align = packing(row).pool.channel_align
+def _pool_slab(w: Window, target: Target) -> str | None:
+    align = packing(target).pool.channel_align
     need = min(w.slab(align), w.slab(align, swapped=True))
-    return f"{need} bytes" if need > packing(row).pool.slab else None
+    return f"{need} bytes" if need > packing(target).pool.slab else None
 
 
-def pool_slab_max(node: ir.Node, row: Platform) -> object:
+def pool_slab_max(node: ir.Node, target: Target) -> object:
     """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = Window.of(node), packing(row).pool.inner_slab_max
+    w, most = Window.of(node), packing(target).pool.inner_slab_max
     if w is None or most is None:
         return None
     return f"{w.slab(8)} bytes" if w.slab(8) > most else None
 
 
-def pool_slab_average(node: ir.Node, row: Platform) -> object:
+def pool_slab_average(node: ir.Node, target: Target) -> object:
     """the input rows under an averaging window, with channels rounded up to 8, fit
     {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = Window.of(node), packing(row).pool.inner_slab_average
+    w, most = Window.of(node), packing(target).pool.inner_slab_average
     if w is None or most is None:
         return None
     return f"{w.slab(8)} bytes" if w.slab(8) > most else None
 
 
-def pool_map_average(node: ir.Node, row: Platform) -> object:
+def pool_map_average(node: ir.Node, target: Target) -> object:
     """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
     8 | cut the map into tiles of rows.
     """
-    w, most = Window.of(node), packing(row).pool.max_map_average
+    w, most = Window.of(node), packing(target).pool.max_map_average
     if w is None or most is None:
         return None
     return f"{w.map()} bytes" if w.map() > most else None
 
 
-def pool_map_odd(node: ir.Node, row: Platform) -> object:
+def pool_map_odd(node: ir.Node, target: Target) -> object:
     """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
     up to 8 | cut the map into tiles of rows, or use an even window.
     """
-    w, most = Window.of(node), packing(row).pool.max_map_odd
+    w, most = Window.of(node), packing(target).pool.max_map_odd
     if w is None or most is None or not any(k % 2 for k in w.kernel):
         return None
     return f"{w.map()} bytes" if w.map() > most else None
 
 
-def pool_ceil(node: ir.Node, row: Platform) -> object:
+def pool_ceil(node: ir.Node, target: Target) -> object:
     """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
     if not ir.attr(node, "ceil_mode", 0):
         return None
@@ -129,19 +129,19 @@ def pool_ceil(node: ir.Node, row: Platform) -> object:
     return "ceil_mode 1" if any(rest) else None
 
 
-def average_area(node: ir.Node, row: Platform) -> object:
+def average_area(node: ir.Node, target: Target) -> object:
     """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
     w = Window.of(node)
     if w is None:
         return None
-    return f"{w.area} elements" if w.area > packing(row).pool.max_average_area else None
+    return f"{w.area} elements" if w.area > packing(target).pool.max_average_area else None
 
 
-def whole_map_area(node: ir.Node, row: Platform) -> object:
+def whole_map_area(node: ir.Node, target: Target) -> object:
     """an average over the whole map is over a power of two of elements, or over at most
     {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
     """
-    w, each = Window.of(node), packing(row).pool.area_per_channel
+    w, each = Window.of(node), packing(target).pool.area_per_channel
     if w is None or each is None or not w.single:
         return None
     power = w.area & (w.area - 1) == 0

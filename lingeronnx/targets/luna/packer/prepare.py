@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ....formats import CONCAT, CONV2D, LINEAR, PAD
-from ... import Platform
+from ... import Target
 from ..packing import packing
 from .net import Net, Step, Tensor
 from .options import Options
@@ -17,15 +17,15 @@ from .window import rounded
 __all__ = ["prepare"]
 
 
-def prepare(net: Net, row: Platform, options: Options) -> Net:
+def prepare(net: Net, target: Target, options: Options) -> Net:
     """Return the graph that is planned; the steps keep the names of the nodes that they come from."""
     result = Net(list(net.steps), list(net.inputs), list(net.outputs), dict(net.tensors), dict(net.arrays))
     for change in (_drop_slices, _drop_reshapes, _split_groups):
         change(result)
         result.steps = reorder(result.steps, result.outputs)
-    if packing(row).conv.pre_pad:
+    if packing(target).conv.pre_pad:
         _pre_pad(result)
-    _cut(result, row, options)
+    _cut(result, target, options)
     return result
 
 
@@ -156,12 +156,14 @@ def _insert_pad(net: Net, step: Step, moved: list[int], left: list[int]) -> None
     infer(net)
 
 
-def _cut(net: Net, row: Platform, options: Options) -> None:
+def _cut(net: Net, target: Target, options: Options) -> None:
     """Cut layers with many weights over their outputs, into several and an iqCat."""
     for step in list(net.steps):
-        sizes = _conv_parts(net, step, row, options) if step.op == CONV2D.name and step.get("group", 1) == 1 else None
+        sizes = (
+            _conv_parts(net, step, target, options) if step.op == CONV2D.name and step.get("group", 1) == 1 else None
+        )
         if step.op == LINEAR.name:
-            sizes = _linear_parts(net, step, row, options)
+            sizes = _linear_parts(net, step, target, options)
         if not sizes or len(sizes) < 2:
             continue
         axis = 1 if step.op == CONV2D.name else len(net.tensors[step.outputs[0]].shape) - 1
@@ -192,9 +194,9 @@ def _shares(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
-def _conv_parts(net: Net, step: Step, row: Platform, options: Options) -> list[int] | None:
+def _conv_parts(net: Net, step: Step, target: Target, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a convolution; None where it stays whole."""
-    cut, most = packing(row).cut, packing(row).conv.share_outputs
+    cut, most = packing(target).cut, packing(target).conv.share_outputs
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
     _, _, height, width = net.tensors[step.inputs[0]].shape
     result = net.tensors[step.outputs[0]].shape
@@ -217,9 +219,9 @@ def _conv_parts(net: Net, step: Step, row: Platform, options: Options) -> list[i
     return _shares(outputs, size)
 
 
-def _linear_parts(net: Net, step: Step, row: Platform, options: Options) -> list[int] | None:
+def _linear_parts(net: Net, step: Step, target: Target, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a LinearInt; None where it stays whole."""
-    cut = packing(row).cut
+    cut = packing(target).cut
     outputs, inputs = net.tensors[step.inputs[1]].shape
     limit = max(cut.linear, options.thresholds[2])
     deep = rounded(inputs, 8)

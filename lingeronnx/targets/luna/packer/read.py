@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
-from ... import Platform
+from ... import Target
 from ...verdict import Finding
 from .net import Net, Step, Tensor
 from .options import Options
@@ -47,7 +47,7 @@ def _arrays(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read(proto: onnx.ModelProto, row: Platform, options: Options) -> tuple[Net | None, list[Finding]]:
+def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net | None, list[Finding]]:
     """Return the packer's view, or None with what makes it impossible."""
     graph, arrays = proto.graph, _arrays(proto.graph)
     steps = raw_steps(graph)

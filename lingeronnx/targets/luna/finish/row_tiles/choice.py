@@ -13,7 +13,7 @@ from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D
 from .....graph import ir
 from .....graph.names import written
 from .....run.part import chip_part
-from .... import Platform
+from .... import Target
 from ...._target import Fitted
 from ...packer.arguments import Judgement, chosen, plain_options
 from ...packer.bound import least_needs
@@ -70,24 +70,24 @@ class _Cut:
         return done / whole - 1
 
 
-def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
-    """Return the integer `graph` for the chip `row` with runs of layers cut until it fits, and what was done.
+def row_tiles(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted]]:
+    """Return the integer `graph` for the chip `target` with runs of layers cut until it fits, and what was done.
 
     The same graph where it fits as it is, or where no cut helps.
     """
     done: list[Fitted] = []
-    if row.shared_memory is None:
+    if target.shared_memory is None:
         return graph, done
-    work, now, limits = graph, None, Limits(row)
-    if _hopeless(graph, row, limits):
+    work, now, limits = graph, None, Limits(target)
+    if _hopeless(graph, target, limits):
         return graph, done
     whole = {node.name for node in graph.graph}
     for _ in range(_ROUNDS):
         if now is not None and now.verdict.chip_ready:
             break
-        large = _too_large(work, row)
-        wanted = _crowded(work, row, whole, now, limits) if large is None else [large] if large.name in whole else []
-        found = next((best for node in wanted if (best := _best(work, row, node, limits)) is not None), None)
+        large = _too_large(work, target)
+        wanted = _crowded(work, target, whole, now, limits) if large is None else [large] if large.name in whole else []
+        found = next((best for node in wanted if (best := _best(work, target, node, limits)) is not None), None)
         if found is None:
             break
         work, now, cut = found
@@ -96,15 +96,15 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
     return (work, done) if now is not None and _helped(now, whole) else (graph, [])
 
 
-def _hopeless(graph: ir.Graph, row: Platform, limits: Limits) -> bool:
+def _hopeless(graph: ir.Graph, target: Target, limits: Limits) -> bool:
     """Whether a node that is never cut has no room, wherever its tensors lie."""
-    proto, names = _written(graph, row)
-    ready, base = _ready(proto, row, limits)
+    proto, names = _written(graph, target)
+    ready, base = _ready(proto, target, limits)
     if ready.net is None:
         return False
     kept = {names.get(str(node.name), str(node.name)) for node in graph.graph if node.op_type not in _LAYERS}
-    needs = least_needs(ready.net, row)
-    return any(need > room(row, base) and origin in kept for origin, need in needs.items())
+    needs = least_needs(ready.net, target)
+    return any(need > room(target, base) and origin in kept for origin, need in needs.items())
 
 
 def _helped(found: Judgement, whole: Collection[str | None]) -> bool:
@@ -114,21 +114,21 @@ def _helped(found: Judgement, whole: Collection[str | None]) -> bool:
     return said.chip_ready or (said.memory is not None and said.memory.fits and not made)
 
 
-def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
+def _too_large(graph: ir.Graph, target: Target) -> ir.Node | None:
     """Return the first layer whose input and output exceed the shared memory, or what its operator can take."""
     for node in graph.graph:
         if node.op_type not in _LAYERS:
             continue
         both = {v for v in (*node.inputs, *node.outputs) if v is not None and ir.const(v) is None}
-        if sum(map(size, both)) > (row.shared_memory or 0) or (
-            node.op_type == CONV2D.name and any(limit(node, row) for limit in TILED)
+        if sum(map(size, both)) > (target.shared_memory or 0) or (
+            node.op_type == CONV2D.name and any(limit(node, target) for limit in TILED)
         ):
             return node
     return None
 
 
 def _crowded(
-    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Judgement | None, limits: Limits
+    graph: ir.Graph, target: Target, whole: Collection[str | None], now: Judgement | None, limits: Limits
 ) -> list[ir.Node]:
     """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
 
@@ -136,10 +136,10 @@ def _crowded(
     where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and where
     it refuses the graph for another reason.
     """
-    proto, names = _written(graph, row)
-    ready, base = _ready(proto, row, limits)
-    said = verdict(ready, row, base)
-    if said.memory is None or said.memory.fits or (now is None and chosen(ready, row, base).verdict.chip_ready):
+    proto, names = _written(graph, target)
+    ready, base = _ready(proto, target, limits)
+    said = verdict(ready, target, base)
+    if said.memory is None or said.memory.fits or (now is None and chosen(ready, target, base).verdict.chip_ready):
         return []
     against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
     written_as = {
@@ -160,35 +160,35 @@ def _fullest(said: Judged) -> list[str]:
     return sorted(living, key=lambda origin: -living[origin])
 
 
-def _written(graph: ir.Graph, row: Platform) -> tuple[onnx.ModelProto, Mapping[str, str]]:
+def _written(graph: ir.Graph, target: Target) -> tuple[onnx.ModelProto, Mapping[str, str]]:
     """Return what the packer gets, and {node: its name there} of those renamed."""
     names = safe_names(graph)
-    return ir.to_proto(chip_part(written(graph, names), row)), names.nodes
+    return ir.to_proto(chip_part(written(graph, names), target)), names.nodes
 
 
-def _ready(proto: onnx.ModelProto, row: Platform, limits: Limits) -> tuple[Ready, Options]:
-    base = plain_options(proto, row)
-    return make_ready(proto, row, base, limits), base
+def _ready(proto: onnx.ModelProto, target: Target, limits: Limits) -> tuple[Ready, Options]:
+    base = plain_options(proto, target)
+    return make_ready(proto, target, base, limits), base
 
 
-def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Judgement, _Cut] | None:
+def _best(graph: ir.Graph, target: Target, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Judgement, _Cut] | None:
     """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
 
     The latter may be one of several that are needed.
     """
     first: tuple[ir.Graph, Judgement, _Cut] | None = None
     passed = 0
-    for cut in itertools.islice(_cuts(graph, row, large), _TRIALS):
+    for cut in itertools.islice(_cuts(graph, target, large), _TRIALS):
         copy = ir.clone(graph)
         twins = dict(zip(graph.graph, copy.graph, strict=True))
         run = Run(tuple(twins[node] for node in cut.run.nodes))
         emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
-        proto, names = _written(copy, row)
+        proto, names = _written(copy, target)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
-        ready, base = _ready(proto, row, limits)
-        if not _possible(ready, row, base, {names.get(str(name), name) for name in left}):
+        ready, base = _ready(proto, target, limits)
+        if not _possible(ready, target, base, {names.get(str(name), name) for name in left}):
             continue
-        found = chosen(ready, row, base)
+        found = chosen(ready, target, base)
         first = first or (copy, found, cut)
         if found.verdict.chip_ready:
             return copy, found, cut
@@ -198,7 +198,7 @@ def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tup
     return first
 
 
-def _possible(ready: Ready, row: Platform, base: Options, left: Collection[str | None]) -> bool:
+def _possible(ready: Ready, target: Target, base: Options, left: Collection[str | None]) -> bool:
     """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
     if ready.net is None:
         return False
@@ -207,7 +207,7 @@ def _possible(ready: Ready, row: Platform, base: Options, left: Collection[str |
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
     ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
-        said = verdict(ready, row, replace(base, places=dict.fromkeys(moved, PSRAM)))
+        said = verdict(ready, target, replace(base, places=dict.fromkeys(moved, PSRAM)))
         against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
         fits = said.memory is not None and (said.memory.fits or _fullest(said)[0] in left)
         if fits and against <= set(left):
@@ -215,13 +215,13 @@ def _possible(ready: Ready, row: Platform, base: Options, left: Collection[str |
     return False
 
 
-def _cuts(graph: ir.Graph, row: Platform, large: ir.Node) -> Iterator[_Cut]:
+def _cuts(graph: ir.Graph, target: Target, large: ir.Node) -> Iterator[_Cut]:
     """Yield the cuts worth trying: from `large` on, or a little before it; up to where the maps are small, else long.
 
     Of each run few tiles first, as far as a single layer of a tile fits.
     """
     nodes = list(graph.graph)
-    where, limit = nodes.index(large), row.shared_memory or 0
+    where, limit = nodes.index(large), target.shared_memory or 0
     for first in range(where, max(where - _STARTS, 0) - 1, -1):
         runs = runs_from(nodes, first, large)
         small = [run for run in runs if 3 * size(run.result) <= limit][:1]
