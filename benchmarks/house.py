@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+import onnx
+
 #: Modules whose name says when or how, not what: adverbs, and participles without the thing that they speak of.
 _HOW = frozenset(
     [
@@ -88,14 +90,18 @@ class House:
                 yield path
 
     def twice(self) -> Iterator[str]:
-        """Yield the names that several classes have, a leading underscore not counted."""
+        """Yield the names that several classes have, a leading underscore not counted; operators' names apart."""
         named = defaultdict(list)
+        operators = {schema.name.lower() for schema in onnx.defs.get_all_schemas_with_history()}
         for path, tree in self.trees.items():
-            if not path.startswith(("lingeronnx/reference/", "lingeronnx/formats/", "lingeronnx/torch/fake")):
-                for node in ast.walk(tree):
-                    if isinstance(node, ast.ClassDef):
-                        named[node.name.lstrip("_")].append(f"{path}:{node.lineno}")
-        yield from (f"{name}: {', '.join(places)}" for name, places in sorted(named.items()) if len(places) > 1)
+            classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            if path.startswith(("lingeronnx/reference/", "lingeronnx/formats/")):
+                operators |= {node.name.lstrip("_").lower() for node in classes}
+            for node in classes:
+                named[node.name.lstrip("_")].append(f"{path}:{node.lineno}")
+        for name, places in sorted(named.items()):
+            if len(places) > 1 and name.lower() not in operators:
+                yield f"{name}: {', '.join(places)}"
 
     def positional(self) -> Iterator[str]:
         """Yield the calls with eight positional arguments or more; jitted code knows no other ones."""
