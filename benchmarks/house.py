@@ -196,9 +196,9 @@ def main() -> None:
     parser.add_argument("--list", dest="row")
     args = parser.parse_args()
     houses = [House(root) for root in args.checkouts]
-    if args.target:
+    if args.row:
         for name, row in ROWS.items():
-            if name.startswith(args.target):
+            if name.startswith(args.row):
                 print(*row(houses[-1]), sep="\n")
         return
     for name, row in ROWS.items():
