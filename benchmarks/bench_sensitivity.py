@@ -52,8 +52,8 @@ def processor() -> str:
 
 def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> None:
     """Print the cost in multiply-accumulates and time, and the gain of workers."""
-    from lingeronnx.analysis import sensitivity as module
-    from lingeronnx.analysis.layers import layers, rounding
+    from lingeronnx.analysis.sensitivity import sensitivity as module
+    from lingeronnx.analysis.sensitivity.layers import layers, rounding
     from lingeronnx.flow import plan_for, prepare
     from lingeronnx.graph import ir
     from lingeronnx.run.cluster import spread
@@ -130,7 +130,7 @@ def memory(model: Path) -> None:
 
 def one(model: Path, samples: int) -> None:
     """Print this process's peak memory, in MiB, of a run on so many samples."""
-    from lingeronnx.analysis.sensitivity import sensitivity
+    from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 
     with tempfile.TemporaryDirectory() as folder:
         sensitivity(model, drawn(model, samples), folder=folder, metric=["L1", "KL"], what="all", effort="fast")

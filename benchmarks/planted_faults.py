@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from lingeronnx.analysis.compare import compare
+from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.flow import plan_for, prepare, take_over
 from lingeronnx.flow.assign import tie_classes
 from lingeronnx.flow.lower import lower

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import torch as torch
-    from .analysis.badcase import BadCase as BadCase
-    from .analysis.check import Check as Check
-    from .analysis.comparison import Comparison as Comparison
-    from .analysis.ranking import Sensitivity as Sensitivity
+    from .analysis.check.check import Check as Check
+    from .analysis.compare.badcase import BadCase as BadCase
+    from .analysis.compare.comparison import Comparison as Comparison
+    from .analysis.sensitivity.ranking import Sensitivity as Sensitivity
     from .api import check as check
     from .api import compare as compare
     from .api import convert as convert
@@ -68,9 +68,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AnalysisQuant": "compat",
-    "BadCase": "analysis.badcase",
-    "Check": "analysis.check",
-    "Comparison": "analysis.comparison",
+    "BadCase": "analysis.compare.badcase",
+    "Check": "analysis.check.check",
+    "Comparison": "analysis.compare.comparison",
     "ConfigError": "errors",
     "ConstraintError": "errors",
     "DataError": "errors",
@@ -89,7 +89,7 @@ _HOME = {
     "QuantConfig": "plan.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",
-    "Sensitivity": "analysis.ranking",
+    "Sensitivity": "analysis.sensitivity.ranking",
     "Session": "run.session",
     "Verification": "deployment",
     "Violation": "ops",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis.badcase import BadCase, find_bad_case
-from .analysis.check import Check, check_float
-from .analysis.compare import Comparison, compare
-from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
-from .analysis.packed import check_packed, read_packable
-from .analysis.profiling import compare_kept, profile
-from .analysis.ranking import Sensitivity
-from .analysis.sensitivity import sensitivity
-from .analysis.structure import Structure, of_integers, of_model
+from .analysis.check.check import Check, check_float
+from .analysis.check.packer_file import check_packed, read_packable
+from .analysis.check.structure import Structure, of_integers, of_model
+from .analysis.compare.badcase import BadCase, find_bad_case
+from .analysis.compare.compare import Comparison, compare
+from .analysis.profile.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
+from .analysis.profile.recording import compare_kept, profile
+from .analysis.sensitivity.ranking import Sensitivity
+from .analysis.sensitivity.sensitivity import sensitivity
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lingeronnx import api
-from lingeronnx.analysis.packed import check_packed
+from lingeronnx.analysis.check.packer_file import check_packed
 from lingeronnx.graph import ir
 from lingeronnx.run.part import chip_part
 from lingeronnx.run.session import Session

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.analysis import causes
+from lingeronnx.analysis.compare import causes
 from lingeronnx.formats import functions
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import batch_axes
@@ -27,7 +27,7 @@ from tests.passes.helpers import feeds, graph, ops, outputs, rand
 #: Where names of operators stand together -> why that is no fact about operators.
 REASONS = {
     "lingeronnx/graph/operators.py:OPERATORS": "the table",
-    "lingeronnx/analysis/profile.py:COLUMNS": "headings of columns",
+    "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
     "lingeronnx/flow/ends.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
     "lingeronnx/flow/ends.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
     "lingeronnx/flow/settings.py:_COMPARED": "which side of each is the larger one",

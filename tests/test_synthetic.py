@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import api
-from lingeronnx.analysis.sensitivity import sensitivity
+from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.cli import main
 from lingeronnx.compat import AnalysisQuant
 from lingeronnx.errors import ConfigError

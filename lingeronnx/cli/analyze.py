@@ -22,7 +22,7 @@ from ._shared import (
 )
 
 if TYPE_CHECKING:
-    from ..analysis.outliers import Row
+    from ..analysis.profile.outliers import Row
 
 __all__ = ["analyze"]
 

@@ -53,7 +53,7 @@ def check(
     output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
     """
     from .. import api
-    from ..analysis.structure import RESULT
+    from ..analysis.check.structure import RESULT
     from ..graph import ir
     from ..qdq.read import is_quantized
 

@@ -28,7 +28,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     if markdown:
         if name is not None or as_json:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
-        from ..analysis.operators import operators_markdown
+        from ..analysis.check.operators_page import operators_markdown
 
         click.echo(operators_markdown(), nl=False)
         return

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import api
-from ..analysis.profile import folder
-from ..analysis.structure import RESULT, Structure
+from ..analysis.check.structure import RESULT, Structure
+from ..analysis.profile.profile import folder
 from ..files import write_text
 from ..flow import QuantizedModel
 from ..graph import ir

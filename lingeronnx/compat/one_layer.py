@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..analysis.profile import folder
-from ..analysis.ranking import Sensitivity
-from ..analysis.sensitivity import sensitivity
+from ..analysis.profile.profile import folder
+from ..analysis.sensitivity.ranking import Sensitivity
+from ..analysis.sensitivity.sensitivity import sensitivity
 from ..analysis.text import framed
 from ..errors import ConfigError
 from ..files import write_text

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..analysis.outliers import OUTPUTS, Outputs, Row, grid, layers_of, matcher
-from ..analysis.profile import Recorder, folder
-from ..analysis.profiling import TENSORS, Recorded
-from ..analysis.saved import FILE, save_profile
+from ..analysis.profile.outliers import OUTPUTS, Outputs, Row, grid, layers_of, matcher
+from ..analysis.profile.profile import Recorder, folder
+from ..analysis.profile.profile_file import FILE, save_profile
+from ..analysis.profile.recording import TENSORS, Recorded
 from ..errors import ConfigError, DataError
 from ..files import write_text
 from ..flow import QuantizedModel

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..analysis.badcase import find_bad_case
-from ..analysis.compare import Comparison, compare, write
-from ..analysis.profile import folder
-from ..analysis.profiling import compare_kept
-from ..analysis.sensitivity import JOURNAL, sensitivity
-from ..analysis.sources import Integer, Planned, Source, source
+from ..analysis.compare.badcase import find_bad_case
+from ..analysis.compare.compare import Comparison, compare, write
+from ..analysis.compare.sources import Integer, Planned, Source, source
+from ..analysis.profile.profile import folder
+from ..analysis.profile.recording import compare_kept
+from ..analysis.sensitivity.sensitivity import JOURNAL, sensitivity
 from ..errors import ConfigError, DataError
 from ..flow import QuantizedModel
 from ..flow.lower import plan_of

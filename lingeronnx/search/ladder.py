@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.layers import Layer, layers, rounding
-from ..analysis.sensitivity import block_of
-from ..analysis.trial import Setting
+from ..analysis.sensitivity.layers import Layer, layers, rounding
+from ..analysis.sensitivity.sensitivity import block_of
+from ..analysis.sensitivity.trial import Setting
 from ..flow import Planned
 from ..flow.assign import tie_classes
 from ..formats import QUANT

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.journal import Journal, hashed
+from ..analysis.sensitivity.journal import Journal, hashed
 from ..errors import ConstraintError
 from ..flow import (
     Compared,

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx import api, cli
-from lingeronnx.analysis.badcase import find_bad_case
+from lingeronnx.analysis.compare.badcase import find_bad_case
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
-from lingeronnx.analysis.comparison import COLUMNS, MORE_COLUMNS
+from lingeronnx.analysis.compare.comparison import COLUMNS, MORE_COLUMNS
 from lingeronnx.cli import main
 from tests.nets import Net, concat, plain, quantized, samples
 

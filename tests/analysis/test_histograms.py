@@ -9,8 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.histograms import cut_off, figure
-from lingeronnx.analysis.sensitivity import sensitivity
+from lingeronnx.analysis.sensitivity.layer_histograms import cut_off, figure
+from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
 from lingeronnx.plan import Affine, PerAxis
 from tests.nets import residual
@@ -70,6 +70,6 @@ def test_without_matplotlib(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_needed(monkeypatch):
-    monkeypatch.setattr("lingeronnx.analysis.sensitivity.check_matplotlib", lambda: None)
+    monkeypatch.setattr("lingeronnx.analysis.sensitivity.sensitivity.check_matplotlib", lambda: None)
     with pytest.raises(ConfigError, match="plots are files: give a folder"):
         sensitivity(residual(), X, plots=1, effort="fast")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.analysis.join import Join, join
-from lingeronnx.analysis.sources import Dump, Float, Planned, source
+from lingeronnx.analysis.compare.join import Join, join
+from lingeronnx.analysis.compare.sources import Dump, Float, Planned, source
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
 from tests.nets import asymmetric, branches, concat, depthwise, plain, quantized, residual, samples

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.analysis.metrics import BINS, Held, Histogram, Pair, Spread, divergence
+from lingeronnx.analysis.stats.metrics import BINS, Held, Histogram, Pair, Spread, divergence
 from lingeronnx.plan import Affine
 from tests.examples import examples
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.analysis.outliers import OUTPUTS, WEIGHTS, Outputs, grid, rows_of
+from lingeronnx.analysis.profile.outliers import OUTPUTS, WEIGHTS, Outputs, grid, rows_of
 from tests.examples import examples
 from tests.nets import Net, plain
 

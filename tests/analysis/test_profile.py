@@ -17,10 +17,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.analysis.events import EVENTS_VERSION, crc32c
-from lingeronnx.analysis.profile import COLUMNS, entries, origin
-from lingeronnx.analysis.profiling import Recorded
-from lingeronnx.analysis.saved import load_profile, save_profile
+from lingeronnx.analysis.profile.profile import COLUMNS, entries, origin
+from lingeronnx.analysis.profile.profile_file import load_profile, save_profile
+from lingeronnx.analysis.profile.recording import Recorded
+from lingeronnx.analysis.sensitivity.events import EVENTS_VERSION, crc32c
 from lingeronnx.graph import ir
 from tests.nets import plain
 

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
-from lingeronnx.analysis.layers import given_back, layers, rounding
-from lingeronnx.analysis.metrics import Pair
-from lingeronnx.analysis.sensitivity import JOURNAL, sensitivity
-from lingeronnx.analysis.trial import Setting
+from lingeronnx.analysis.sensitivity.layers import given_back, layers, rounding
+from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL, sensitivity
+from lingeronnx.analysis.sensitivity.trial import Setting
+from lingeronnx.analysis.stats.metrics import Pair
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.flow import plan_for, prepare
 from lingeronnx.graph import ir

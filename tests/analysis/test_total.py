@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.analysis.channels import Channels
-from lingeronnx.analysis.closer import _level, _offset, _order
-from lingeronnx.analysis.metrics import Held, Pair
+from lingeronnx.analysis.compare.channels import Channels
+from lingeronnx.analysis.compare.layer_causes import _level, _offset, _order
+from lingeronnx.analysis.stats.metrics import Held, Pair
 from lingeronnx.flow.fidelity import _breaks, _explained
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine

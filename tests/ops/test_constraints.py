@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper, shape_inference
 
-from lingeronnx.analysis.operators import applies
+from lingeronnx.analysis.check.operators_page import applies
 from lingeronnx.graph import ir
 from lingeronnx.ops import OPS, rule_text
 from lingeronnx.ops.activation import Clip

@@ -1,0 +1,106 @@
+"""The table of operators in docs/operators.md, from the same texts that judge a model: it cannot drift from the code.
+
+Rows are the operators, columns the platforms; below stand the limits (the constraints' docstrings, filled in from each
+platform's row) and what each executor does wrong. `operators_markdown` returns the whole page.
+"""
+
+from __future__ import annotations
+
+from ...formats import FORMATS
+from ...ops import OPS, Op, rule_of, rule_text
+from ...targets import PLATFORMS, Limit, Target
+
+__all__ = ["BEGIN", "END", "applies", "operators_markdown"]
+
+BEGIN = "<!-- begin: written by `lingeronnx platforms --markdown`; do not edit by hand -->"
+END = "<!-- end -->"
+
+_HEAD = """# Operators
+
+This page says what each platform computes in integers, and within which limits. A layer outside a limit stays in float,
+unless a rewrite of `--fit` (the default on chips) can help. `lingeronnx check MODEL` lists what a model breaks.
+"""
+
+_KEY = (
+    "- **yes**: in integers, whatever its sizes.\n"
+    "- **limits**: in integers within the limits below.\n"
+    "- **composed**: written as other operators.\n"
+    "- **no**: it stays in float, or on the chip's host.\n\n"
+    "Some operators come from no ONNX operator. They stand at the borders of the integer part, take the place of "
+    "another operator, or are run where a graph has them."
+)
+
+#: Composite operators of our own, by what they are made from.
+_SOURCES = {"Linear": "Gemm, MatMul"}
+
+
+def operators_markdown() -> str:
+    """Return the page docs/operators.md."""
+    return "\n".join([_HEAD, BEGIN, "", *_table(), "", _KEY, "", *_limits(), *_faults(), END]) + "\n"
+
+
+def _table() -> list[str]:
+    lines = [
+        f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
+        f"|---|---|{'---|' * len(PLATFORMS)}",
+    ]
+    entries = [(form.name, rule_of(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
+    for name, op in entries:
+        source = ", ".join(dict.fromkeys(_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
+        lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, target) for target in PLATFORMS)} |")
+    return lines
+
+
+def _cell(name: str, op: Op | None, target: Target) -> str:
+    if not target.runs(name):
+        return "composed" if op is not None and op.available(target) else "no"
+    return "limits" if op is not None and _rules(op, target) else "yes"
+
+
+def _rules(op: Op, target: Target) -> list[str]:
+    """Return the limits of `op` on `target` as text."""
+    if target.ops[op.name].limits is None and not target.packs:
+        return []
+    return [rule_text(constraint, target)[0] for constraint in op.limits(target) if applies(constraint, target)]
+
+
+def applies(constraint: Limit, target: Target) -> bool:
+    """Whether `target` has such a limit: its column is not left open."""
+    try:
+        text = rule_text(constraint, target)[0]
+    except AttributeError:  # it quotes a column that this row leaves open as a whole
+        return False
+    return "None" not in text and target.vendor.applies(constraint, target)
+
+
+def _limits() -> list[str]:
+    """Return the limits by operator; a rule that is the same on several platforms is told once."""
+    lines = ["## Limits", ""]
+    for op in OPS:
+        rules: dict[str, list[str]] = {}
+        for target in PLATFORMS:
+            if target.runs(op.name):
+                for text in _rules(op, target):
+                    rules.setdefault(text, []).append(target.name)
+        if rules:
+            lines += [f"### {op.name}", "", *(f"- {', '.join(names)}: {text}" for text, names in rules.items()), ""]
+    return lines
+
+
+def _faults() -> list[str]:
+    """Return the executors' faults by platform."""
+    lines = [
+        "## Faults of the executors",
+        "",
+        "The quantizer works around these faults. `lingeronnx check` names those that a model meets.",
+        "",
+    ]
+    for target in PLATFORMS:
+        if target.faults:
+            lines += [
+                f"### {target.name} (executor {target.executor})",
+                "",
+                *(f"- {t}" for t in (fault.text for fault in target.faults)),
+                "",
+            ]
+    return lines

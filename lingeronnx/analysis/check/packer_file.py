@@ -1,0 +1,85 @@
+"""An integer graph as a file for the packer: what the file itself says, beside the limits of its nodes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+
+import onnx
+
+from ...errors import ModelError
+from ...flow.report import float_nodes
+from ...formats import DEQUANT, FORMATS, is_quantized_domain
+from ...graph import ir, onnxfile
+from ...graph.names import restored
+from ...plan.synthetic import warnings_of
+from ...run.int_runner import target_of
+from ...run.part import chip_part, scaled_by_host
+from ...targets import DEFAULT, Target, by_name
+from .check import Check, check_integer
+
+__all__ = ["check_packed", "is_packable", "read_packable"]
+
+
+def read_packable(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
+    """Return the file at `path`, and whether it holds integer operators, in whatever domain and order."""
+    proto = onnxfile.read(path)
+    return proto, is_packable(proto)
+
+
+def is_packable(proto: onnx.ModelProto) -> bool:
+    """Whether a file holds operators that only integer graphs have."""
+    own = {form.name for form in FORMATS if form.domain}
+    return any(node.op_type in own for node in proto.graph.node)
+
+
+def check_packed(
+    proto: onnx.ModelProto, row: Target | None = None, packer_args: str | Iterable[str] | None = None
+) -> Check:
+    """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
+
+    row : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
+    A graph that no one else would read is judged all the same, as the packer reads it.
+    """
+    notes: list[str] = []
+    graph: ir.Graph | None = None
+    seen: ir.Graph | None = None
+    try:
+        graph = ir.from_proto(proto)
+        seen = restored(graph)
+    except ModelError as error:
+        notes = [str(error)]
+    if row is None:
+        row = _named(proto) if graph is None else target_of(graph)
+    found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
+    if seen is not None:
+        found = replace(found, notes=[*(f"WARNING: {warning}" for warning in warnings_of(seen)), *found.notes])
+    if not row.packs:
+        return found
+    part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph, row))
+    if packer_args is None:
+        return replace(found, choice=row.verdict(part))
+    words = tuple(shlex.split(packer_args) if isinstance(packer_args, str) else packer_args)
+    return replace(found, choice=row.verdict(part, words))
+
+
+def _named(proto: onnx.ModelProto) -> Target:
+    """Return the chip that a node names, else the first chip."""
+    names = [a.s.decode() for node in proto.graph.node for a in node.attribute if a.name == "platform"]
+    return by_name(names[0]) if names else DEFAULT
+
+
+def _has_host_part(graph: ir.Graph) -> bool:
+    """Whether float nodes stand before the first or behind the last integer one, and none between them."""
+    whole = {id(node) for node in graph.graph if is_quantized_domain(node) and not scaled_by_host(node)}
+    integers = {
+        str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name for v in node.outputs
+    }
+    for node in graph.graph:  # standard operators on integers
+        if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
+            whole.add(id(node))
+            integers.update(str(v.name) for v in node.outputs)
+    islands, host = float_nodes(graph, {}, whole)
+    return bool(host) and not islands

@@ -1,0 +1,268 @@
+"""What looks wrong in a model as it will be held in integers, without running it.
+
+    output at 8 bits       a layer whose output leaves the integers could keep more than 8 bits there, and does not
+    bias saturates         a bias lies at the end of its integer type
+    scale cut              the platform holds a coarser scale than the calibrator chose, by a bit or more
+    dead channels          output channels whose weights are all zero, or become zero at the weight's scale
+    outlier range          the range is over 10 times the 0.99 quantile of the absolute values
+    scales at a concat     an input fits a scale at least 4 times finer than the output has
+    no Dequant             an output leaves the graph as integers
+    limit                  a limit of the platform is broken
+
+Judged on the calibration data's statistics, the plan and the integer graph. Knows no file and no command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...flow import QuantizedModel
+from ...flow.assign import tie_classes, wishes
+from ...flow.observe import TensorStats
+from ...flow.partition import Partition
+from ...formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
+from ...graph import ir
+from ...graph.attributes import number
+from ...ops import Violation, rule_of
+from ..profile.outliers import LIMIT, SHARE, rows_of
+
+__all__ = ["LIMITED", "Suspicion", "in_integers", "in_model"]
+
+#: The kind of a suspicion that `check` has told already.
+LIMITED = "limit"
+
+_APART = 4.0  # times finer: an input of a concat that gives up two bits
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """One thing that looks wrong: where, what was measured, the limit, and a remedy in words or as an option."""
+
+    layer: str
+    kind: str
+    measured: str
+    limit: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.layer}: {self.kind}: {self.measured}; {self.limit}; {self.remedy}"
+
+
+def in_model(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
+    """Return what looks wrong in a quantized float model."""
+    parts = Partition.of(result.float_graph, result.plan.floats, result.platform)
+    return [
+        *_outputs(parts, result),
+        *_biases(result.graph),
+        *_cut(parts, result),
+        *_dead(result),
+        *_outliers(parts, result.basis.stats),
+        *_concats(parts, result),
+        *_integers(result.graph),
+        *map(_limit, violations),
+    ]
+
+
+def in_integers(graph: ir.Graph, violations: Sequence[Violation] = ()) -> list[Suspicion]:
+    """Return what looks wrong in an integer graph, as far as the file shows it."""
+    dead = (found for node, weight in _weights(graph) if (found := _channels(node, weight, None)) is not None)
+    return [*_biases(graph), *dead, *_read_scales(graph), *_integers(graph), *map(_limit, violations)]
+
+
+def _option(tensor: str, setting: str) -> str:
+    return f"--override {shlex.quote(f'{tensor}={setting}')}"
+
+
+def _limit(violation: Violation) -> Suspicion:
+    return Suspicion(violation.node, LIMITED, violation.value, violation.rule, violation.remedy)
+
+
+def _outputs(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+    """Layers whose output could leave the integers wider; on a chip that changes what its program reads: no mistake."""
+    widest = 8 if result.platform.packs else max(result.platform.out_bits)
+    for node, op in parts.nodes:
+        name = ir.written_name(node)
+        q = result.plan.tensors.get(name)
+        leaves = op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
+        if leaves and q is not None and q.bits <= 8 < widest:
+            measured = f"'{name}' leaves the integers in {q.bits} bits"
+            limit = f"{result.platform.name} gives it up to {widest}"
+            yield Suspicion(str(node.name), "output at 8 bits", measured, limit, _option(name, f"out_bits:{widest}"))
+
+
+def _biases(graph: ir.Graph) -> Iterator[Suspicion]:
+    """Biases of the integer graph that lie at the end of their type."""
+    for node in graph.graph:
+        for index, value in enumerate(node.inputs if is_quantized_domain(node) else ()):
+            array = ir.const(value)
+            if value is None or array is None or index < 2 or array.dtype.kind != "i" or array.dtype.itemsize < 4:
+                continue
+            limits = np.iinfo(array.dtype)
+            full = int(np.count_nonzero((array == limits.min) | (array == limits.max)))
+            if full:
+                yield Suspicion(
+                    str(node.name),
+                    "bias saturates",
+                    f"{full} of {array.size} values of '{value.name}' lie at an end of {array.dtype}",
+                    f"{limits.min} to {limits.max}",
+                    "clamp the bias, or give input and weight coarser scales",
+                )
+
+
+def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+    """Scales that the platform holds coarser than the calibrator chose."""
+    choice, stats, row = result.basis.choice, result.basis.stats, result.platform
+    if choice is None:
+        return
+    for group in tie_classes(parts, row):
+        name = group.tensors[-1]
+        wish = wishes(parts, [group], stats, row, choice, [])[name].scale
+        q = result.plan.tensors.get(name)
+        if q is None or not set(group.tensors) & stats.keys() or wish < 2 * q.scale:
+            continue
+        most = 2.0 ** row.exponents[1]
+        shifts = "an output's scale is at most what its inputs' scales give: the chip shifts right only"
+        limit = f"{row.name} holds scales up to {most:g}" if q.scale >= most else shifts
+        also = f" (and {len(group.tensors) - 1} tied to it)" if len(group.tensors) > 1 else ""
+        yield Suspicion(
+            name,
+            "scale cut",
+            f"{wish:g} fits the data, {q.scale:g} is held{also}",
+            limit,
+            "scale the model's values up, or give what it is computed from finer scales",
+        )
+
+
+def _weights(graph: ir.Graph) -> Iterator[tuple[ir.Node, np.ndarray]]:
+    """Yield the integer layers with their weights, output channels on axis 0."""
+    for node in graph.graph:
+        op = integer_format(node) if is_quantized_domain(node) else None
+        array = ir.const(node.inputs[1]) if op is not None and len(node.inputs) > 1 else None
+        if op is not None and op.channel_axis is not None and array is not None and array.ndim > 1:
+            yield node, np.moveaxis(array, op.channel_axis, 0)
+
+
+def _dead(result: QuantizedModel) -> Iterator[Suspicion]:
+    """Output channels without a weight."""
+    floats = {name: ir.const(value) for name, value in result.float_graph.graph.initializers.items()}
+    for node, weight in _weights(result.graph):
+        found = _channels(node, weight, floats.get(ir.read_name(node, 1)))
+        if found is not None:
+            yield found
+
+
+def _channels(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Suspicion | None:
+    dead = ~weight.reshape(len(weight), -1).any(axis=1)
+    if not dead.any():
+        return None
+    lost = 0
+    if real is not None and real.ndim == weight.ndim:
+        axis = next((i for i in range(real.ndim) if real.shape[i] == len(weight)), None)
+        kept = None if axis is None else np.moveaxis(real, axis, 0).reshape(len(weight), -1).any(axis=1)
+        lost = 0 if kept is None else int(np.count_nonzero(dead & kept))
+    numbers = np.flatnonzero(dead)
+    which = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
+    return Suspicion(
+        str(node.name),
+        "dead channels",
+        f"{len(numbers)} of {len(weight)} output channels have no weight ({which}), {lost} of them by rounding",
+        "each channel has one that is not zero",
+        "equalize or train the layer again, --weight-scales channel on generic" if lost else "remove the channels",
+    )
+
+
+def _outliers(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
+    """Tensors and weights whose range a few values made."""
+    for name, seen in stats.items():
+        largest, dynamic = max(seen.high, -seen.low), _dynamic(seen)
+        if largest > LIMIT * dynamic:
+            yield _outlier(name, largest, dynamic, _option(name, "calibrator:percentile"))
+    for node, op in parts.nodes:
+        held = ((ir.read_name(node, i), ir.const(node.inputs[i])) for i in op.parameters(node))
+        for row in rows_of((name, array) for name, array in held if array is not None):
+            if row.outlier and row.largest > 0:
+                yield _outlier(row.name, row.largest, row.dynamic, "clamp or normalise this layer in training")
+
+
+def _outlier(name: str, largest: float, dynamic: float, remedy: str) -> Suspicion:
+    times = f"{largest / dynamic:.3g} times" if dynamic > 0 else "infinitely many times"
+    return Suspicion(
+        name,
+        "outlier range",
+        f"largest value {largest:.4g}, {times} the 0.99 quantile {dynamic:.4g}",
+        f"at most {LIMIT:g} times",
+        remedy,
+    )
+
+
+def _dynamic(seen: TensorStats) -> float:
+    """Return the 0.99 quantile of the absolute values, to a bin's width."""
+    centres, counts = seen.occupied()
+    order = np.argsort(np.abs(centres), kind="stable")
+    reached = np.cumsum(counts[order])
+    return float(np.abs(centres)[order][np.searchsorted(reached, SHARE * reached[-1])]) if len(order) else 0.0
+
+
+def _concats(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+    """Inputs of a Concat that would fit a much finer scale than its output has."""
+    choice, stats = result.basis.choice, result.basis.stats
+    for node, op in parts.nodes:
+        q = result.plan.tensors.get(ir.written_name(node))
+        if op.format is not CONCAT or q is None or choice is None:
+            continue
+        for value in node.inputs:
+            name = "" if value is None else str(value.name)
+            seen = stats.get(name)
+            own = None if seen is None or seen.squares == 0 else choice.of([name], q.bits).best(seen)
+            if own is not None and own >= _APART * q.scale:
+                yield Suspicion(
+                    str(node.name),
+                    "scales at a concat",
+                    f"'{name}' alone would fit scale {own:g}, the output has {q.scale:g}",
+                    f"less than {_APART:g} times",
+                    "bring the inputs to one range in the model, or leave the concat out: --skip "
+                    + shlex.quote(str(node.name)),
+                )
+
+
+def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
+    """The same, as the attributes of an integer graph show it."""
+    for node in graph.graph:
+        op = integer_format(node) if is_quantized_domain(node) else None
+        if op is None or op is not CONCAT:
+            continue
+        attrs = attributes(op, node)
+        scale = number(attrs, "scale_o")
+        for index, held in op.read_scales(attrs).items():
+            if held.scale >= _APART * scale:
+                measured = f"'{ir.read_name(node, index)}' has scale {held.scale:g}, the output {scale:g}"
+                yield Suspicion(
+                    str(node.name),
+                    "scales at a concat",
+                    measured,
+                    f"less than {_APART:g} times",
+                    "bring the inputs to one range in the model",
+                )
+
+
+def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
+    """Outputs of an integer graph that no Dequant writes."""
+    for value in graph.graph.outputs:
+        node = ir.producer(value)
+        op = None if node is None else integer_format(node)
+        small = value.dtype is not None and value.dtype.name in ("INT8", "INT16", "INT32")
+        if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
+            continue
+        rule = rule_of(op)
+        if small or (value.dtype is None and not (rule is not None and rule.wide)):
+            yield Suspicion(
+                str(value.name),
+                "no Dequant",
+                f"{node.op_type} {node.name} writes the output as integers",
+                "outputs are real values",
+                "lingeronnx fix-dequant puts the Dequant in",
+            )

@@ -1,0 +1,125 @@
+"""What is wrong with a quantized model, worst first: each finding with its measure, its limit and an option.
+
+Reads the rows of a `Join`, and looks closer (`closer`) where a layer's own error is not that of rounding. The order:
+the data first, for nothing behind wrong data can be judged; then layers that compute something else or cannot hold
+their values; then those that lose bits to a few large channels or values; last what costs little. A layer whose inputs
+explain its error is not named, and tensors that share a scale are named once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...graph import ir
+from .causes import Finding, broken, costs_little, held_wrong, inputs, large, same_scale, weights
+from .join import Join, Row
+from .layer_causes import Closer
+
+__all__ = ["Finding", "advise", "options", "parents"]
+
+_FOLLOWS = (
+    0.5  # of its weight is left to a finding whose like stands right before it: the chip's rules may bind the two
+)
+
+
+def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
+    """Return what is wrong with the analysed model, the worst first.
+
+    feeds : a few samples, to look closer with.
+    """
+    rows = join.rows
+    before = parents(join)
+    found: dict[str, Finding] = {f.layer: f for f in inputs(join)}
+
+    def explained(name: str, order: int) -> bool:
+        """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
+        return any(p in found and found[p].order <= order for p in before[name])
+
+    for name, row in rows.items():
+        if name not in found and (finding := held_wrong(row, {p: rows[p] for p in before[name]}, found)) is not None:
+            found[name] = finding
+    for name, row in rows.items():
+        if name not in found and not explained(name, 1) and (finding := large(row, join)) is not None:
+            found[name] = finding
+    closer = Closer(join.base, join.other, feeds)
+    for name, row in rows.items():
+        if name in found:
+            continue
+        finding = broken(row, closer, explained(name, 2))
+        if finding is not None and all(finding.layer != other.layer for other in found.values()):
+            found[name] = finding
+    for name, row in rows.items():
+        if name in found or explained(name, 1):
+            continue
+        if (
+            finding := weights(row, join, before[name], found) or costs_little(row, join, explained(name, 2))
+        ) is not None:
+            found[name] = finding
+    return sorted(_grouped(found, rows, before), key=lambda f: (f.order, -f.weight))
+
+
+def options(findings: Sequence[Finding]) -> str:
+    """Return the options of all findings as one line for a shell."""
+    words = dict.fromkeys(option for finding in findings for option in finding.options)
+    return " ".join(words)
+
+
+# ---- who stands before whom ----------------------------------------------------------------------------------------
+
+
+def parents(join: Join) -> dict[str, list[str]]:
+    """Return for every row the nearest rows that it is computed from."""
+    source = join.base if join.base.graph is not None else join.other
+    found: dict[str, list[str]] = {}
+
+    def before(value: ir.Value) -> Iterator[str]:
+        node = value.producer()
+        if str(value.name) in join.rows:
+            yield str(value.name)
+        elif node is not None:
+            for read in node.inputs:
+                if read is not None:
+                    yield from before(read)
+
+    for name in join.rows:
+        node = source.node(name)
+        reads = [] if node is None else [v for v in node.inputs if v is not None and v.const_value is None]
+        found[name] = list(dict.fromkeys(p for value in reads for p in before(value) if p != name))
+    return found
+
+
+_SAME_KIND = frozenset({"scale too large", "scale too small", "outlier channel", "uneven channels",
+                        "outlier activation", "dead channel"})  # fmt: skip
+
+
+def _grouped(
+    found: Mapping[str, Finding], rows: Mapping[str, Row], parents: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
+    """Yield the findings, one for those that share a scale and a fault: a Concat, or the first of them."""
+    heads: dict[str, str] = {}
+    members: dict[str, list[str]] = {}
+    for name, finding in ((name, found[name]) for name in rows if name in found):
+        head = name
+        if finding.kind in _SAME_KIND:
+            for parent in parents[name]:
+                other = found.get(parent)
+                if other is not None and other.kind == finding.kind and same_scale(rows[name], rows[parent]):
+                    root = heads[parent]
+                    if head != name and root != head:  # two groups meet here
+                        members[head] += members.pop(root)
+                        heads.update(dict.fromkeys(members[head], head))
+                    else:
+                        head = root
+        heads[name] = head
+        members.setdefault(head, []).append(name)
+    place = {name: i for i, name in enumerate(rows)}
+    for group in (sorted(names, key=place.__getitem__) for names in members.values()):
+        concat = [name for name in group if rows[name].kinds[0] == "Concat"]
+        lead = concat[0] if concat else group[0]
+        behind = {p for name in group for p in parents[name]} - set(group)
+        follows = any(p in found and found[p].kind == found[lead].kind for p in behind)
+        weight = found[lead].weight * (_FOLLOWS if follows else 1)
+        yield replace(found[lead], weight=weight, also=tuple(name for name in group if name != lead))

@@ -1,0 +1,176 @@
+"""The sample on which two models are furthest apart: `find_bad_case`. One pass, sample by sample, constant memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError, DataError, nearest
+from ...files import replacing
+from ...graph.batch_axes import open_axis
+from ...run.data import Data, InputSpec, Progress, load_function
+from ...run.metrics import called
+from ..sensitivity.measures import worse_first
+from ..stats.metrics import METRICS, Pair
+from .sources import Source, source
+
+__all__ = ["BadCase", "find_bad_case"]
+
+_LISTED = 10  # of the worst samples
+
+Measure = Callable[[np.ndarray, np.ndarray], float]
+
+
+@dataclass(frozen=True, eq=False)
+class BadCase:
+    """The worst sample, and how bad the others are.
+
+    index : its number in the data, from 0. feeds : its inputs, as a batch of one. label : its label, [1], or None.
+    worst : (number, value) of the worst samples, the worst first. mean : of the values of all `samples`.
+    """
+
+    metric: str
+    output: str
+    index: int
+    value: float
+    feeds: Mapping[str, np.ndarray]
+    label: np.ndarray | None
+    worst: tuple[tuple[int, float], ...]
+    mean: float
+    samples: int
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sample as an .npz, which every command takes as data: the inputs by name, and `labels`."""
+        arrays: dict[str, Any] = {**self.feeds, **({} if self.label is None else {"labels": self.label})}
+        if os.path.splitext(path)[1] != ".npz":
+            raise ConfigError(f"cannot write {os.fspath(path)}: data are read from .npz files; give such a name")
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
+
+
+def find_bad_case(
+    float_model: object,
+    quant_model: object,
+    data: object,
+    *,
+    metric: str | Measure = "L1",
+    order: str | None = None,
+    output: str | None = None,
+    steps: int | None = None,
+    batch: int = 32,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> BadCase:
+    """Return the sample of `data` whose output is worst.
+
+    float_model, quant_model : as `compare` takes them, but for dumps. output : the graph output that is looked at,
+        default the first.
+    metric : L1, MSE, KL, Cosine, SQNR, Atol or Rtol of one sample; or a function, ``module:function`` or the function
+        itself, of the outputs (first model's, second's) of one sample, batch of one on axis 0. order : which values of
+        the function are the worst first, "ascending" or "descending"; only for a function, which needs it.
+    steps : look at the first so many batches only, of `batch` samples at most.
+    Raises ConfigError for wrong settings, DataError where data do not fit.
+    """
+    base, other = source(float_model), source(quant_model)
+    name, axis = _output(base, output)
+    title, measure, order = _measure(metric, order)
+    found: list[tuple[float, int, float]] = []  # key, number, value
+    worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
+    total, number = 0.0, 0
+    specs = {spec.name: spec for spec in base.inputs}
+    for step, (feeds, labels) in enumerate(Data(data, list(specs.values()), limit=limit).batches(batch)):
+        if steps is not None and step >= steps:
+            break
+        count = max((spec.count(feeds[n]) for n, spec in specs.items() if spec.batched), default=1)
+        pairs = zip(*(_samples(_run(side, name, feeds), axis, count, name) for side in (base, other)), strict=True)
+        for index, (x, y) in enumerate(pairs):
+            value = measure(x, y)
+            found.append((worse_first(title, value, order), number + index, value))
+            if found[-1] == min(found):
+                worst = _sample(feeds, labels, specs, index, count)
+            total += value
+        found = sorted(found)[:_LISTED]
+        number += count
+        if progress is not None:
+            progress("looking", number, None)
+    if worst is None:
+        raise DataError("data: no sample was looked at; give at least one step")
+    _, index, value = found[0]
+    listed = tuple((place, number_) for _, place, number_ in found)
+    return BadCase(title, name, index, value, worst[0], worst[1], listed, total / number, number)
+
+
+def _output(base: Source, wanted: str | None) -> tuple[str, int]:
+    """Return the name of the output that is looked at and the axis of its samples."""
+    if base.graph is None:
+        raise ConfigError("the baseline is a dump, which runs nothing: give a model")
+    outputs = {str(v.name): v for v in base.graph.graph.outputs}
+    if wanted is not None and wanted not in outputs:
+        raise ConfigError(
+            f"the model has no output '{wanted}'{nearest(wanted, outputs)}; outputs are {', '.join(outputs)}"
+        )
+    name = next(iter(outputs)) if wanted is None else wanted
+    return name, open_axis(outputs[name])
+
+
+def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:
+    known = {name.casefold(): name for name in METRICS}
+    if isinstance(metric, str) and metric.casefold() in known:
+        if order is not None:
+            raise ConfigError(f"order: what is worse is known of {known[metric.casefold()]}; leave it out")
+        return known[metric.casefold()], lambda x, y: _of_pair(known[metric.casefold()], x, y), None
+    if isinstance(metric, str) and ":" not in metric:
+        raise ConfigError(
+            f"unknown metric '{metric}'{nearest(metric.casefold(), known)}; known: {', '.join(METRICS)}, "
+            "module:function"
+        )
+    if order not in ("ascending", "descending"):
+        raise ConfigError("a metric of your own needs the order: ascending or descending, the worst first")
+    function = load_function(metric, "metric") if isinstance(metric, str) else metric
+    title = metric if isinstance(metric, str) else getattr(metric, "__name__", "function")
+    return title, lambda x, y: called("the metric function", function, x, y), order
+
+
+def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
+    pair = Pair()
+    pair.add(x, y)
+    return float(getattr(pair, METRICS[name]))
+
+
+def _run(side: Source, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the real values of an output."""
+    session = getattr(side, "session", None)
+    if session is not None:
+        if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
+            raise ConfigError(f"the second model has no output '{name}'{nearest(name, known)}")
+        ((_, array, held),) = session.tensors(feeds, [name])
+        return array if held is None else held.real(array).astype(np.float32)
+    for user, array, held in side.run(feeds):
+        if user == name:
+            return array if held is None else held.real(array)
+    raise ConfigError(f"the second model has no output '{name}'")
+
+
+def _samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np.ndarray]:
+    """Yield what belongs to each sample, the samples' axis kept."""
+    if count == 1:
+        yield array
+        return
+    if array.ndim <= axis or array.shape[axis] != count:
+        raise DataError(f"output '{name}' has no axis of {count} samples; give the data one by one, with batch 1")
+    yield from np.split(array, count, axis)
+
+
+def _sample(
+    feeds: Mapping[str, np.ndarray], labels: np.ndarray | None, specs: Mapping[str, InputSpec], index: int, count: int
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Return a copy of one sample and its label."""
+    one = {
+        name: specs[name].samples(array, index, index + 1).copy() if specs[name].batched and count > 1 else array.copy()
+        for name, array in feeds.items()
+    }
+    return one, None if labels is None else np.atleast_1d(labels)[index : index + 1].copy()

@@ -1,0 +1,155 @@
+"""Two models compared tensor by tensor, and the files that tell of it: `compare`.
+
+`compare_per_layer_out.txt` and `.csv` (columns as those who know such tables expect, the csv with more behind them),
+`abnormal_layer_advisor.txt` and `profiler.html`. What is wrong is `advice`'s to say.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...files import write_text
+from ...run.cluster import spread
+from ...run.data import Batch, Progress
+from .advice import advise
+from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
+from .join import Join, Part, batches
+from .page import page
+from .sources import Dump, Source, source
+
+__all__ = ["Comparison", "compare", "write"]
+
+_CLOSER = 16  # samples to look closer with
+
+
+def compare(
+    float_model: object,
+    quant_model: object,
+    data: object,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    state: Mapping[str, str] | None = None,
+    batch: int | None = None,
+    limit: int | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two models tensor by tensor in one pass over `data`, and say what is wrong with the second.
+
+    float_model, quant_model : paths, graphs or sessions, float or integer; a `QuantizedModel`; the folder of a dump;
+        or a `Source`. data : as everywhere. out : a folder for the files, see `write`. state : {output:
+        input} fed back from call to call; an item of the data is a call then. workers, cluster : where the batches are
+        computed, see `run.cluster.spread`; the result is the same to the last bit.
+    Raises DataError where the data do not fit or the models have nothing in common, ConfigError for wrong settings.
+    """
+    base, other = source(float_model), source(quant_model)
+    ordered = state is not None or any(isinstance(side, Dump) for side in (base, other))
+    if ordered and (workers is not None or cluster is not None):
+        raise ConfigError("with state, and with a dump, samples follow one another: leave workers and cluster out")
+    found = Join(base, other, state=state)
+    few: dict[str, np.ndarray] = {}
+
+    def noted() -> Iterator[Batch]:
+        for feeds, labels in batches(list(base.inputs), data, found, state, batch, limit):
+            few.update({} if few else {n: array[:_CLOSER] if array.ndim else array for n, array in feeds.items()})
+            yield feeds, labels
+
+    def tell() -> None:
+        if progress is not None:
+            progress("comparing", found.samples, None)
+
+    if ordered:
+        for item in noted():
+            found.add(*item)
+            tell()
+    else:
+        for part in spread(_Joining(base, other), noted(), workers, cluster):
+            found.merge(part)
+            tell()
+    result = Comparison(
+        found, advise(found, few), (_name(float_model), _name(quant_model)), found.accuracy, found.outputs
+    )
+    if out is not None:
+        write(result, out)
+    return result
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """The work of one batch, for whoever does it."""
+
+    base: Source
+    other: Source
+
+    def start(self) -> Callable[[Batch], Part]:
+        """Return what joins both on one batch."""
+        return self._join
+
+    def _join(self, item: Batch) -> Part:
+        one = Join(self.base, self.other)
+        one.add(*item)
+        return one.part
+
+
+def _name(given: object) -> str:
+    return Path(given).name if isinstance(given, str | os.PathLike) else "model"
+
+
+def write(found: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the four files into `folder`, which is made where need be, and return their paths.
+
+    Raises ConfigError where that cannot be written.
+    """
+    target = Path(folder)
+    texts = {
+        "compare_per_layer_out.txt": _table(found),
+        "compare_per_layer_out.csv": _csv(found),
+        "abnormal_layer_advisor.txt": found.advice(),
+        "profiler.html": page(found),
+    }
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write into {target}: {error.strerror}; give a folder") from error
+    for name, text in texts.items():
+        write_text(target / name, text)
+    return [target / name for name in texts]
+
+
+def _table(found: Comparison) -> str:
+    rows = [COLUMNS, *([_text(cells[name]) for name in COLUMNS] for cells in found.table())]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    return "".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )
+
+
+def _csv(found: Comparison) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = (*COLUMNS, *MORE_COLUMNS)
+    writer.writerow(names)
+    writer.writerows([_exact(cells[name]) for name in names] for cells in found.table())
+    return out.getvalue()
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return number(value) if isinstance(value, float) else str(value).replace(" ", "")
+
+
+def _exact(value: object) -> object:
+    """Return a cell of the csv: floats so that they read back as they are."""
+    if isinstance(value, float):
+        return repr(float(value))
+    return "" if value is None else "x".join(map(str, value)) if isinstance(value, list) else value

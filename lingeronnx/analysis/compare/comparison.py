@@ -1,0 +1,118 @@
+"""What a comparison of two models found, as a value: rows, findings, accuracy, and the texts made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..stats.metrics import METRICS
+from .advice import Finding, options
+from .join import Join, Row
+
+__all__ = ["COLUMNS", "MORE_COLUMNS", "Comparison", "number"]
+
+_SPREADS = tuple(f"{side}_model_{name}" for name in ("min", "max", "mean", "var") for side in ("base", "analy"))
+
+#: Of both tables, in this order; the first is the row's number.
+COLUMNS = ("", "mod_name", "base_op_type", "analy_op_type", "shape", "quant_dtype", "qscale", *METRICS, *_SPREADS)
+
+#: Behind these, in the csv.
+MORE_COLUMNS = (*(f"local_{name}" for name in METRICS), "saturation", "clipped", "used_range", "node", "module")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    join : every tensor that both have, measured. findings : what is wrong, the worst first. names : of the two models.
+    accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
+    """
+
+    join: Join
+    findings: Sequence[Finding]
+    names: tuple[str, str]
+    accuracy: tuple[float, float] | None
+    outputs: Mapping[str, float]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The tensors, in graph order."""
+        return list(self.join.rows.values())
+
+    @property
+    def worst(self) -> list[Row]:
+        """The five tensors whose own layer adds most, the worst first."""
+        return sorted(self.rows, key=lambda row: row.judged.sqnr)[:5]
+
+    def why(self, row: Row) -> str:
+        """Return what the findings say of a row, in a few words."""
+        return next((f.kind for f in self.findings if row.name in (f.layer, *f.also)), "")
+
+    @property
+    def options(self) -> str:
+        """The options of all findings, ready to paste behind `lingeronnx quantize MODEL --calib DATA`."""
+        return options(self.findings)
+
+    def table(self) -> list[dict[str, object]]:
+        """Return a mapping of COLUMNS and MORE_COLUMNS for every tensor."""
+        return [_cells(index, row) for index, row in enumerate(self.rows)]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return everything but histograms as JSON-ready values."""
+        return {
+            "models": list(self.names),
+            "samples": self.join.samples,
+            "accuracy": None if self.accuracy is None else list(self.accuracy),
+            "outputs": dict(self.outputs),
+            "options": self.options,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "layers": [{key or "index": value for key, value in cells.items()} for cells in self.table()],
+            "unpaired": list(self.join.unpaired),
+        }
+
+    def advice(self) -> str:
+        """Return the text of the advisor's file."""
+        lines = [f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples", *self._summary(), ""]
+        for place, finding in enumerate(self.findings, 1):
+            also = f" (and {', '.join(finding.also)}, which share its scale)" if finding.also else ""
+            lines += [f"{place}. {finding.kind}: {finding.place}{also}",
+                      f"   measured: {finding.measured}", f"   limit:    {finding.limit}",
+                      f"   remedy:   {finding.remedy}",
+                      *(f"   option:   {option}" for option in finding.options), ""]  # fmt: skip
+        if not self.findings:
+            lines += ["Nothing is out of the ordinary.", ""]
+        if self.options:
+            lines += ["All options together:", f"   {self.options}", ""]
+        return "\n".join(lines)
+
+    def _summary(self) -> list[str]:
+        found = [f"output '{name}': {number(value)} dB" for name, value in self.outputs.items()]
+        if self.accuracy is not None:
+            found.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
+        return found
+
+
+def _cells(index: int, row: Row) -> dict[str, object]:
+    own = {} if row.local is None else row.local.to_dict()
+    values = row.pair.to_dict()
+    held = row.held
+    return {
+        "": index,
+        "mod_name": row.name,
+        "base_op_type": row.kinds[0],
+        "analy_op_type": row.kinds[1],
+        "shape": list(row.shape),
+        "quant_dtype": "float32" if held is None else f"int{held.q.bits}",
+        "qscale": None if held is None else held.q.scale,
+        **{name: values[name] for name in (*METRICS, *_SPREADS)},
+        **{f"local_{name}": own.get(name) for name in METRICS},
+        **{name: values[name] for name in ("saturation", "clipped", "used_range")},
+        "node": row.nodes[0],
+        "module": row.module,
+    }
+
+
+def number(value: float) -> str:
+    """Return six digits of a value, infinities as words."""
+    return f"{value:.6g}" if math.isfinite(value) else str(value)

@@ -1,0 +1,315 @@
+"""Two streams joined: every tensor that both have, measured in one pass with constant memory.
+
+Tensors meet under the user's names, in the user's terms: what equalization multiplied a channel by is divided out. For
+every pair there is the error as it arrives (both run from the same inputs) and the *local* one, which the tensor's own
+layer makes: all that it reads is given the baseline's values. What only a Relu or Clip reads is also measured as that
+sees it: a chip's scale need not hold what is cut off behind. Knows sources and measures, no remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...graph import ir
+from ...graph.modules import called, module
+from ...ops import is_relu
+from ...ops.activation import bounds
+from ...run.data import Data, InputSpec, Progress
+from ...run.metrics import TopK
+from ...run.streaming import zeros
+from ..stats.metrics import Held, Pair
+from .channels import Channels, laid
+from .sources import Dump, Integer, Source
+
+__all__ = ["Join", "Part", "Row", "batches", "join", "samples_at_once"]
+
+_MEMORY = 64 << 20  # bytes of the baseline's tensors that are held at a time
+_MOST = 16  # samples
+
+
+@dataclass
+class Row:
+    """One tensor of both.
+
+    name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
+    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch. pair :
+    the error as it arrives. local : what the layer itself adds; None where it cannot be told apart. seen : the local
+    (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `window`; None where
+    something else does. channels : the same per channel.
+    """
+
+    name: str
+    kinds: tuple[str, str]
+    nodes: tuple[str, str]
+    module: str = ""
+    window: tuple[float, float] | None = None
+    shape: tuple[int, ...] = ()
+    pair: Pair = field(default_factory=Pair)
+    local: Pair | None = None
+    seen: Pair | None = None
+    channels: Channels = field(default_factory=Channels)
+
+    @property
+    def called(self) -> str:
+        """The node that writes it, by all names that the user knows; the tensor where there is none."""
+        return called(self.nodes[0], self.module) or self.name
+
+    @property
+    def held(self) -> Held | None:
+        """How what is analysed holds the tensor; None where in float."""
+        return self.pair.held
+
+    @property
+    def own(self) -> Pair:
+        """The local error where it is known, else the error as it arrives."""
+        return self.pair if self.local is None else self.local
+
+    @property
+    def judged(self) -> Pair:
+        """What the layer itself does wrong, as far as it matters to what reads it."""
+        return self.own if self.seen is None else self.seen
+
+    def judge(self, x: np.ndarray, y: np.ndarray, held: Held | None) -> None:
+        """Take in the two, of one shape, into `seen` and `channels`."""
+        raw = x
+        if self.window is not None:
+            low, high = self.window
+            x = np.clip(x, low, high)
+            zero = held.q.zero_point if held is not None and y.dtype.kind in "iu" else 0
+            y = np.maximum(y, y.dtype.type(zero)) if held is not None else np.clip(y, low, high)
+            self.seen = self.seen or Pair()
+            self.seen.add(x, y, held)
+        factor = (1.0,) if held is None else held.factor
+        self.channels.add(*(laid(a, factor) for a in (x, y if held is None else held.real(y), raw)))
+
+    def merge(self, other: Row) -> None:
+        """Take in what another has counted."""
+        self.shape = other.shape or self.shape
+        self.pair.merge(other.pair)
+        self.channels.merge(other.channels)
+        if other.local is not None:
+            self.local = self.local or Pair()
+            self.local.merge(other.local)
+        if other.seen is not None:
+            self.seen = self.seen or Pair()
+            self.seen.merge(other.seen)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a `Join` found on some samples; it can be sent elsewhere. hits : the sums of `TopK` of both models."""
+
+    rows: dict[str, Row]
+    unpaired: Sequence[str]
+    samples: int
+    labelled: int
+    hits: Sequence[Sequence[float]]
+
+
+class Join:
+    """What two sources have in common, batch by batch.
+
+    state : {output: input} fed back from batch to batch, each side its own. local : whether to measure local errors.
+    rows : by the user's name, in the order of what is analysed. unpaired : tensors of the latter that the baseline
+    has not, such as the parts that a layer was split into.
+    """
+
+    def __init__(
+        self, base: Source, other: Source, *, local: bool = True, state: Mapping[str, str] | None = None
+    ) -> None:
+        if isinstance(base, Integer) and isinstance(other, Dump):
+            other = other.of(base)
+        self.base, self.other, self._local = base, other, local and other.apart
+        self.rows: dict[str, Row] = {}
+        self.unpaired: list[str] = []
+        self.samples = 0
+        self._top = (TopK(1), TopK(1))
+        self._labelled = 0
+        self._state = dict(state or {})
+        self._ends: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Top-1 of both in percent, where all samples had labels that number the classes of the first output."""
+        whole = self._labelled == self.samples > 0
+        return (self._top[0].value, self._top[1].value) if whole else None
+
+    @property
+    def outputs(self) -> dict[str, float]:
+        """The SQNR in dB of the graph outputs, as it arrives."""
+        graph = self.base.graph if self.base.graph is not None else self.other.graph
+        names = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
+        return {name: self.rows[name].pair.sqnr for name in names if name in self.rows}
+
+    def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
+        """Run a batch through both; DataError where they have no tensor in common."""
+        known = {spec.name for spec in self.other.inputs}
+        ours, theirs = ({**feeds, **ends} for ends in self._ends)
+        real = {name: array for name, array in self._real(self.base.run(ours)) if array.dtype.kind == "f"}
+        theirs = {name: array for name, array in theirs.items() if name in known or not known}
+        ends: dict[str, np.ndarray] = {}
+        for name, array, held in self.other.run(theirs):
+            want = self._pair(name, array, held, real)
+            if want is None:
+                continue
+            row = self.rows[name] = self.rows.get(name) or self._row(name)
+            row.shape, array = want.shape, array.reshape(want.shape)
+            row.pair.add(want, array, held)
+            if not self._local:
+                row.judge(want, array, held)
+            if name == self._scores:
+                self._score(labels, want, array if held is None else held.real(array))
+            if name in self._state:
+                ends[self._state[name]] = array if held is None else held.real(array).astype(np.float32)
+        if not self.rows:
+            raise DataError("the two models have no tensor in common: is one made from the other?")
+        if self._local:
+            self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real)
+        self._ends = {to: real[name] for name, to in self._state.items()}, ends
+        self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
+
+    def _add_local(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> None:
+        """Run the batch through the second with all that is read as in the first."""
+        for name, array, held in self.other.forced(feeds, real):
+            row = self.rows.get(name)
+            if row is None or name not in real or array.size != real[name].size:
+                continue
+            want, array = real[name], array.reshape(real[name].shape)
+            row.judge(want, array, held)
+            row.local = row.local or Pair()
+            row.local.add(want, array, held)
+
+    @cached_property
+    def _scores(self) -> str:
+        """The first graph output."""
+        graph = self.base.graph if self.base.graph is not None else self.other.graph
+        return "" if graph is None else str(graph.graph.outputs[0].name)
+
+    def _score(self, labels: np.ndarray | None, want: np.ndarray, have: np.ndarray) -> None:
+        """Count whose largest output is the label."""
+        classes = labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1 and want.ndim == 2
+        if labels is not None and classes and labels.max(initial=0) < want.shape[1]:
+            for top, scores in zip(self._top, (want, have), strict=True):
+                top.add(labels, scores)
+            self._labelled += len(labels)
+
+    @property
+    def part(self) -> Part:
+        """What was found so far, without the models."""
+        return Part(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
+
+    def merge(self, other: Part) -> None:
+        """Take in what another, of the same sources, has found on further samples."""
+        for name, row in other.rows.items():
+            if name in self.rows:
+                self.rows[name].merge(row)
+            else:
+                self.rows[name] = row
+        self.unpaired += [name for name in other.unpaired if name not in self.unpaired]
+        self.samples += other.samples
+        self._labelled += other.labelled
+        for top, sums in zip(self._top, other.hits, strict=True):
+            top.merge(sums)
+
+    def _real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
+        for name, array, held in items:
+            yield name, array if held is None else np.asarray(held.real(array), np.float32)
+
+    def _pair(
+        self, name: str, array: np.ndarray, held: Held | None, real: Mapping[str, np.ndarray]
+    ) -> np.ndarray | None:
+        """Return the baseline's tensor to compare with, None where there is none."""
+        want = real.get(name)
+        if held is None and array.dtype.kind != "f":
+            return None  # indices, shapes
+        if want is None or [d for d in want.shape if d != 1] != [d for d in array.shape if d != 1]:
+            if name not in self.unpaired and name not in self.rows:
+                self.unpaired.append(name)
+            return None
+        return want
+
+    def _row(self, name: str) -> Row:
+        nodes = [side.node(name) for side in (self.base, self.other)]
+        kinds = [
+            "" if side.graph is None else "Input" if node is None else node.op_type
+            for side, node in zip((self.base, self.other), nodes, strict=True)
+        ]
+        names = ["" if node is None else str(node.name) for node in nodes]
+        user = nodes[0] if self.base.graph is not None else nodes[1]
+        known = "" if user is None else module(user)
+        return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name))
+
+
+def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:
+    """Return what the Relus and Clips from 0 that alone read a tensor let through; None where others read it."""
+    value = None if graph is None or node is None else next((v for v in node.outputs if v.name == name), None)
+    if value is None:
+        return None
+    found = {_passes(use.node) for use in value.uses()}
+    return found.pop() if len(found) == 1 and not value.is_graph_output() else None
+
+
+def _passes(node: ir.Node) -> tuple[float, float] | None:
+    if is_relu(node):
+        return 0.0, np.inf
+    limits = bounds(node) if node.op_type == "Clip" and not node.domain else None
+    return (0.0, limits[1]) if limits is not None and limits[0] == 0 else None
+
+
+def samples_at_once(base: Source, feeds: Mapping[str, np.ndarray]) -> int:
+    """Return how many samples to run together, from one of them, whatever the number of all."""
+    size = sum(array.nbytes for _, array, _ in base.run(feeds))
+    return int(np.clip(_MEMORY // max(size, 1), 1, _MOST))
+
+
+def join(
+    base: Source,
+    other: Source,
+    data: object,
+    *,
+    local: bool = True,
+    state: Mapping[str, str] | None = None,
+    batch: int | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Join:
+    """Measure every tensor that two sources have in common, over all samples of `data`.
+
+    data : as `Data` takes it, for the inputs of the baseline. state : {output: input} fed back from call to call: an
+    item of the data is a call then. batch : samples run together; None: as many as fit.
+    Raises DataError for wrong data, and where the models have nothing in common.
+    """
+    specs = list(base.inputs)
+    found = Join(base, other, local=local, state=state)
+    for feeds, labels in batches(specs, data, found, state, batch, limit):
+        found.add(feeds, labels)
+        if progress is not None:
+            progress("comparing", found.samples, None)
+    return found
+
+
+def batches(
+    specs: Sequence[InputSpec],
+    data: object,
+    found: Join,
+    state: Mapping[str, str] | None,
+    batch: int | None,
+    limit: int | None,
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
+    """Yield (feeds, labels), with zeros for the states of the first call."""
+    fed = [spec for spec in specs if spec.name in (state or {}).values()]
+    source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
+    if state:
+        for feeds, labels in source.batches(1 << 30):
+            count = max((spec.count(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
+            missing = [spec for spec in fed if spec.name not in feeds and not found.samples]
+            yield {**zeros(missing, count), **feeds}, labels
+        return
+    size = batch or samples_at_once(found.base, source.first())
+    yield from source.batches(size)

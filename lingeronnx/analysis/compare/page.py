@@ -1,0 +1,80 @@
+"""profiler.html: the whole story of a comparison in one file that needs nothing else, no network either.
+
+Plain SVG drawn by a little script of our own, in `page.html`: 25 KB, where plotly inlined is more than 4 MB, and a page
+of 500 layers stays quick. This module puts the numbers in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.resources import files
+
+from ..stats.metrics import METRICS, Pair
+from .advice import parents
+from .comparison import Comparison
+from .join import Row
+
+__all__ = ["page"]
+
+_BINS = 64  # of a tensor's histogram
+
+
+def page(found: Comparison) -> str:
+    """Return the HTML text."""
+    number = {row.name: i for i, row in enumerate(found.rows)}
+    before = parents(found.join)
+    body = {
+        "names": list(found.names), "samples": found.join.samples,
+        "accuracy": None if found.accuracy is None else list(found.accuracy),
+        "outputs": {name: _plain(value) for name, value in found.outputs.items()},
+        "worst": [number[row.name] for row in found.worst],
+        "findings": [finding.to_dict() for finding in found.findings], "options": found.options,
+        "rows": [{**_row(row), "i": i, "why": found.why(row), "parents": [number[p] for p in before[row.name]]}
+                 for i, row in enumerate(found.rows)],
+    }  # fmt: skip
+    text = json.dumps(body, separators=(",", ":"), allow_nan=False, default=float).replace("<", "\\u003c")
+    return (files(__package__) / "page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
+
+
+def _row(row: Row) -> dict[str, object]:
+    pair, held = row.pair, row.held
+    low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
+    bins = [counts.tolist() for counts in pair.histograms(_BINS)]
+    return {
+        "name": row.name,
+        "kinds": list(row.kinds),
+        "node": row.nodes[0],
+        "shape": list(row.shape),
+        "dtype": "float32" if held is None else f"int{held.q.bits}",
+        "scale": None if held is None else _plain(held.q.scale),
+        "m": _metrics(pair),
+        "o": _metrics(row.judged),
+        "own": _plain(row.judged.sqnr),
+        "local": row.local is not None,
+        "x": _spread(pair, "x"),
+        "y": _spread(pair, "y"),
+        "lo": _plain(low),
+        "hi": _plain(high),
+        "sat": _plain(pair.saturation),
+        "clip": _plain(pair.clipped),
+        "used": _plain(pair.used),
+        "hx": bins[0],
+        "hy": bins[1],
+    }
+
+
+def _metrics(pair: Pair) -> dict[str, object]:
+    return {name: _plain(getattr(pair, key)) for name, key in METRICS.items()}
+
+
+def _spread(pair: Pair, side: str) -> list[float | str | None]:
+    spread = getattr(pair, side)
+    return [_plain(v) for v in (spread.low, spread.high, spread.mean, spread.variance)]
+
+
+def _plain(value: float | None) -> float | str | None:
+    """Return a number that JSON has, to six digits; infinities and what is no number as words."""
+    if value is None:
+        return None
+    return float(f"{value:.6g}") if math.isfinite(value) else str(float(value))

@@ -1,0 +1,31 @@
+"""The user's real values behind what a session yields: integers divided by their scale, equalization divided out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...flow.lower import plan_of
+from ...plan import Affine
+from ...run.session import Session
+from ..stats.metrics import Held
+
+__all__ = ["Real"]
+
+
+class Real:
+    """Turns tensors as `Session.tensors` yields them into the user's real values."""
+
+    def __init__(self, session: Session) -> None:
+        moved = plan_of(session.model).transforms if session.is_integer else {}
+        users = session.floats if session.is_integer else {}
+        names = {user: name for name, user in users.items()}
+        #: {tensor of the graph: what its channels were multiplied by}
+        self._factors = {names.get(user, user): transform.factor for user, transform in moved.items()}
+
+    def __call__(self, name: str, array: np.ndarray, held: Affine | None) -> np.ndarray:
+        """Return the real values of a batch of tensor `name`, of the same shape."""
+        if held is None:
+            return array
+        factor = self._factors.get(name, (1.0,))
+        fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
+        return Held(held, tuple(factor) if fits else (1.0,)).real(array)

@@ -1,0 +1,297 @@
+"""What can be compared: float models, plans computed in float, integer graphs, dumps; one face for all of them.
+
+A `Source` runs a batch and yields its tensors under the user's names, each with how it is held. Integer tensors that
+stand for a user's tensor (behind a Quant, before a Dequant) go by its name, and the factors that channels were
+equalized with are part of how they are held. Knows sessions and dumps, no measure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ...errors import ConfigError, DataError
+from ...flow import QuantizedModel
+from ...flow.lower import plan_of
+from ...graph import ir
+from ...plan import Affine, Plan
+from ...plan.fake import cut, fake_quantized
+from ...run.data import InputSpec
+from ...run.dump import INDEX, held_of
+from ...run.runners import FloatRunner
+from ...run.session import Session
+from ..stats.metrics import Held
+
+__all__ = ["Dump", "Float", "Integer", "Item", "Planned", "Source", "source"]
+
+#: The user's name of a tensor, its values as they are stored, how it is held (None: as the user's real values).
+Item = tuple[str, np.ndarray, Held | None]
+
+
+class Source(Protocol):
+    """Something that has values for the tensors of a model.
+
+    kind : in a word. apart : whether its layers can be computed one by one, see `forced`.
+    """
+
+    kind: str
+    apart: bool
+
+    @property
+    def graph(self) -> ir.Graph | None:
+        """Its graph, None for a dump."""
+        ...
+
+    @property
+    def inputs(self) -> Sequence[InputSpec]:
+        """What a batch must hold, nothing for a dump."""
+        ...
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor of a batch, in graph order."""
+        ...
+
+    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor as it is computed where all that is read has the values `real`; nothing if not `apart`.
+
+        real : by the user's names. Called after `run` on the same feeds.
+        """
+        ...
+
+    def node(self, name: str) -> ir.Node | None:
+        """Return the node that writes what goes by the user's `name`."""
+        ...
+
+
+class Float:
+    """A float model in onnxruntime."""
+
+    kind = "float"
+    apart = False
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.inputs = session, session.inputs
+        self.graph: ir.Graph = session.model
+        self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Float, (self.session,)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor of a batch."""
+        for name, array, _ in self.session.tensors(feeds):
+            yield name, array, None
+
+    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield nothing: this source computes no tensor again."""
+        return iter(())
+
+    def node(self, name: str) -> ir.Node | None:
+        """Return the node that writes a tensor."""
+        return self._nodes.get(name)
+
+
+class Integer:
+    """An integer graph in the simulator."""
+
+    kind = "integer"
+    apart = True
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.inputs = session, session.inputs
+        self.graph: ir.Graph = session.model
+        #: What the graph's attributes say of every tensor.
+        self.plan = plan_of(self.graph)
+        self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
+        #: {integer or float tensor of the graph: the user's tensor}, one for each.
+        self.users: dict[str, str] = {}
+        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, Held | None]] = {}
+        names = session.floats
+        taken, seen = set(names.values()), set()
+        for value in ir.values(self.graph):
+            name = str(value.name)
+            user = names.get(name, name)
+            if user in seen or (name not in names and name in taken):
+                continue  # the float tensor beside the integers that hold it, or a second copy of these
+            self.users[name] = user
+            seen.add(user)
+        self._streams = {user: name for name, user in self.users.items()}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Integer, (self.session,)
+
+    def stream(self, name: str) -> str:
+        """Return what the user's tensor `name` is called in the graph."""
+        return self._streams.get(name, name)
+
+    def node(self, name: str) -> ir.Node | None:
+        """Return the node that writes the integers of the user's tensor `name`."""
+        return self._nodes.get(self.stream(name))
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor of a batch."""
+        self._kinds = {}
+        for name, array, q in self.session.tensors(feeds):
+            user = self.users.get(name)
+            if user is None:
+                continue
+            held = self._held(user, array, q)
+            self._kinds[name] = array.shape, array.dtype, held
+            yield user, array, held
+
+    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor as computed from inputs that hold `real`."""
+        force = {}
+        for name, (shape, dtype, held) in self._kinds.items():
+            given = real.get(self.users[name])
+            if given is None or given.size != np.prod(shape) or name in feeds:
+                continue
+            given = given.reshape(shape)
+            if held is not None:
+                force[name] = held.integers(given, dtype)
+            elif dtype.kind == "f":
+                force[name] = given.astype(dtype)
+        return self._forced(feeds, force)
+
+    def _forced(self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        for name, array, q in self.session.tensors(feeds, force=force):
+            if name in self.users:
+                user = self.users[name]
+                yield user, array, self._held(user, array, q)
+
+    def _held(self, user: str, array: np.ndarray, q: Affine | None) -> Held | None:
+        if q is None:
+            return None
+        own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
+        factor = (1.0,) if moved is None or not _fits(moved.factor, array) else tuple(moved.factor)
+        return Held(q if own is None else q.changed(bits=own.bits), factor)
+
+
+def _fits(factor: Sequence[float], array: np.ndarray) -> bool:
+    return len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
+
+
+class Planned:
+    """A plan computed in float: the normalised float graph, weights and tensors rounded to the plan's grid."""
+
+    kind = "fake-quantized"
+    apart = True
+
+    def __init__(self, graph: ir.Graph, plan: Plan) -> None:
+        self.plan = plan
+        self.graph: ir.Graph = graph
+        whole, self.users = fake_quantized(graph, plan)
+        self._session = Session(whole)
+        self.inputs: Sequence[InputSpec] = self._session.inputs
+        self._cut: tuple[FloatRunner, dict[str, str], dict[str, str]] | None = None
+        self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _planned, (ir.to_bytes(self.graph), self.plan)
+
+    def node(self, name: str) -> ir.Node | None:
+        """Return the node that writes a tensor."""
+        return self._nodes.get(name)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor of a batch that the plan knows, and the floats between."""
+        for name, array, _ in self._session.tensors(feeds):
+            if name in self.users:
+                yield self.users[name], array, self._held(self.users[name])
+
+    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield every tensor that the plan knows as computed from inputs that hold `real`."""
+        if self._cut is None:
+            graph, reads, writes = cut(self.graph, self.plan, real.keys())
+            self._cut = FloatRunner(graph, {*writes}), reads, writes
+        runner, reads, writes = self._cut
+        given = dict(feeds)
+        for name, user in reads.items():
+            held = self._held(user)
+            assert held is not None
+            given[name] = held.q.real(held.integers(real[user], np.dtype(np.int64))).astype(np.float32)
+        return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(given))
+
+    def _held(self, user: str) -> Held | None:
+        q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
+        if q is None:
+            return None
+        return Held(q, (1.0,) if moved is None else tuple(moved.factor))
+
+
+def _planned(content: bytes, plan: Plan) -> Planned:
+    return Planned(ir.from_bytes(content), plan)
+
+
+class Dump:
+    """Tensors on disk, as `simulate --dump` writes them, or by name: the samples one after another on axis 0.
+
+    path : a folder with its index. A device's or another simulator's arrays come as {name: (array, how it
+    is held or None)}.
+    """
+
+    kind = "dump"
+    apart = False
+    graph = None
+    inputs: Sequence[InputSpec] = ()
+
+    def __init__(self, given: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]) -> None:
+        self._arrays: dict[str, tuple[np.ndarray, Affine | None]] = {}
+        self._moved: dict[str, tuple[float, ...]] = {}
+        self._next = 0
+        if isinstance(given, Mapping):
+            self._arrays = dict(given)
+            return
+        folder = Path(given)
+        try:
+            for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
+                array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
+                self._arrays[str(entry["name"])] = array, held_of(entry, array.dtype)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder} is no dump with a readable {INDEX}: {error}") from error
+
+    def of(self, graph: Integer) -> Dump:
+        """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""
+        found = Dump({graph.users[name]: kept for name, kept in self._arrays.items() if name in graph.users})
+        found._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
+        return found
+
+    def node(self, name: str) -> ir.Node | None:
+        """A dump has no nodes."""
+        return None
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield the next samples, as many as `feeds` has; DataError where there are fewer."""
+        count = max((len(array) for array in feeds.values() if array.ndim), default=1)
+        start, self._next = self._next, self._next + count
+        for name, (array, q) in self._arrays.items():
+            if len(array) < self._next:
+                raise DataError(f"the dump holds {len(array)} samples of '{name}', the data more; give --limit")
+            piece = np.asarray(array[start : self._next])
+            factor = self._moved.get(name, (1.0,))
+            yield name, piece, None if q is None else Held(q, factor)
+
+    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield nothing: this source computes no tensor again."""
+        return iter(())
+
+
+def source(given: object) -> Source:
+    """Return the source that `given` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
+    if isinstance(given, Float | Integer | Planned | Dump):
+        return given
+    if isinstance(given, QuantizedModel):
+        return Integer(given.session())
+    if isinstance(given, str | os.PathLike) and Path(given).is_dir():
+        return Dump(given)
+    if isinstance(given, Mapping):
+        return Dump(given)
+    if not isinstance(given, str | os.PathLike | ir.Graph | Session):
+        raise ConfigError(f"a {type(given).__name__} cannot be compared; give a model, a session or a dump")
+    session = given if isinstance(given, Session) else Session(given)
+    return Integer(session) if session.is_integer else Float(session)

@@ -1,0 +1,228 @@
+"""Which tensors have a range that a few outliers made: mean, largest and 0.99 quantile of the absolute values.
+
+    Multiple = Max / Mean        Versu = Max / Dynamic        Dynamic = the 0.99 quantile
+
+all of |x|, over every element of every batch. A scale that covers Max has only 1 / Versu of its steps for 99 % of the
+values: above `LIMIT` a row of ``!!!`` follows, and the layer wants normalising or clamping.
+
+Weights are read whole: their quantile is numpy's, linear between elements. Outputs stream: exact up to 4096 elements,
+beyond that to Max / 4096 (`metrics.Histogram`). 0 / 0 counts as 1, so that a tensor of zeros is no outlier; a NaN or an
+infinity makes a row of ``!!!``. Knows sessions and arrays; no torch, no commands.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...files import write_text
+from ...graph import ir
+from ...plan import Affine
+from ...run.data import Data, Progress
+from ...run.session import Session
+from ..compare.real_values import Real
+from ..stats.metrics import Spread
+from ..text import framed
+
+__all__ = [
+    "LIMIT",
+    "OUTPUTS",
+    "WEIGHTS",
+    "Outputs",
+    "Row",
+    "analyse_outputs",
+    "constants",
+    "grid",
+    "layers_of",
+    "matcher",
+    "rows_of",
+]
+
+#: The heads of the two tables.
+WEIGHTS = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu")
+OUTPUTS = ("Layer_name", "Mean", "Max", "Multiple(Max/Mean)", "Dynamic 0.99", "Versu(Max/Dynamic)")
+
+#: The largest Versu of a sound layer, and the share of values that Dynamic covers.
+LIMIT, SHARE = 10.0, 0.99
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor: mean, largest and 0.99 quantile of its absolute values."""
+
+    name: str
+    mean: float
+    largest: float
+    dynamic: float
+
+    @property
+    def multiple(self) -> float:
+        """Return the largest value over the mean."""
+        return _ratio(self.largest, self.mean)
+
+    @property
+    def versu(self) -> float:
+        """Return the largest value over the 0.99 quantile."""
+        return _ratio(self.largest, self.dynamic)
+
+    @property
+    def outlier(self) -> bool:
+        """Whether the range is an outlier's."""
+        return not self.versu <= LIMIT  # also where it is not a number
+
+    def values(self) -> tuple[float, ...]:
+        """Return the numbers in the order of the columns."""
+        return self.mean, self.largest, self.multiple, self.dynamic, self.versu
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the row as JSON-ready values."""
+        keys = ("mean", "max", "multiple", "dynamic", "versu")
+        return {"name": self.name, **dict(zip(keys, self.values(), strict=True)), "outlier": self.outlier}
+
+
+def _ratio(above: float, below: float) -> float:
+    if below == 0:
+        return 1.0 if above == 0 else math.inf
+    return above / below
+
+
+def grid(rows: Sequence[Row], head: Sequence[str]) -> str:
+    """Return the table as text, framed by ``+---+`` and ``|``, a row of ``!!!`` under each outlier's."""
+    lines: list[Sequence[str]] = []
+    for row in rows:
+        lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
+        lines += [("!!!",) * len(head)] if row.outlier else []
+    return framed(head, lines)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def constants(model: ir.Graph) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (name, array) of the initializers of `model` and of the tensors in its Constant nodes."""
+    for name, value in model.graph.initializers.items():
+        if value.const_value is not None:
+            yield str(name), value.const_value.numpy()
+    for node in ir.all_nodes(model.graph):
+        if node.op_type == "Constant" and not node.domain and "value" in node.attributes:
+            yield ir.written_name(node), np.asarray(ir.attr(node, "value"))
+
+
+def rows_of(tensors: Mapping[str, Any] | Iterator[tuple[str, Any]]) -> list[Row]:
+    """Return a row for each tensor of numbers, counters such as `num_batches_tracked` too; empty ones have none."""
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    arrays = ((name, np.asarray(array)) for name, array in pairs)
+    return [_row(name, array) for name, array in arrays if _is_number(array) and array.size]
+
+
+def _is_number(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fiub" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name
+
+
+def _row(name: str, array: np.ndarray) -> Row:
+    sizes = np.abs(array.reshape(-1).astype(np.float64))
+    if not np.isfinite(sizes).all():
+        return Row(name, math.nan, float(sizes.max()), math.nan)
+    return Row(name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, SHARE)))
+
+
+# ---- outputs -----------------------------------------------------------------------------------------------------
+
+
+class Outputs:
+    """The outputs of a model's layers over any number of calls, in constant memory.
+
+    layers : {tensor: the layer's name in the table}, or None: every tensor under its own name. session : whose tensors
+    they are; None for tensors that are real values.
+    """
+
+    def __init__(self, layers: Mapping[str, str] | None = None, session: Session | None = None) -> None:
+        self.layers = layers
+        self._real = None if session is None else Real(session)
+        self._seen: dict[str, Spread] = {}
+
+    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
+        """Take in one batch of tensor `name`, as `Session.tensors` yields it."""
+        layer = name if self.layers is None else self.layers.get(name)
+        if layer is None or array.dtype.kind not in "fiub" or not array.size:
+            return
+        real = array if self._real is None else self._real(name, array, held)
+        self._seen.setdefault(layer, Spread()).add(np.abs(real.astype(np.float64)))
+
+    def rows(self) -> list[Row]:
+        """Return a row for each layer seen, in the order in which they were first seen."""
+        return [_spread_row(name, seen) for name, seen in self._seen.items()]
+
+
+def _spread_row(name: str, seen: Spread) -> Row:
+    if seen.skipped or not seen.count:
+        return Row(name, math.nan, math.inf if seen.skipped else math.nan, math.nan)
+    return Row(name, seen.mean, seen.high, seen.histogram.quantile(SHARE))
+
+
+def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
+    """Return what says whether `pattern` is found in a name behind `root`; ConfigError for no regular expression."""
+    try:
+        wanted = re.compile(pattern or "")
+    except re.error as error:
+        raise ConfigError(f"'{pattern}' is no regular expression: {error}") from error
+    return lambda name: wanted.search(root + name) is not None
+
+
+def layers_of(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
+    """Return {tensor: layer} of the nodes in whose name, `root` before it, a regular expression is found; None: all.
+
+    A layer is called by its node; further outputs of a node by their tensors. Raises ConfigError for a pattern that is
+    none, and where nothing has such a name.
+    """
+    wanted = matcher(pattern, root)
+    found: dict[str, str] = {}
+    for node in session.model.graph:
+        if node.op_type == "Constant" and not node.domain:
+            continue
+        for place, value in enumerate(node.outputs):
+            layer = str(value.name if place else node.name)
+            if value.name and wanted(layer):
+                found[str(value.name)] = layer
+    if not found:
+        raise ConfigError(f"no layer has a name in which '{pattern}' is found; layers are called by their nodes")
+    return found
+
+
+def analyse_outputs(
+    model: str | os.PathLike[str] | ir.Graph | Session,
+    data: object,
+    *,
+    match: str | None = None,
+    log: str | os.PathLike[str] | None = None,
+    batch: int = 64,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Run a model, integer or float, on data and return a row for each layer's output.
+
+    match : a regular expression that is found in the names of the layers wanted. log : where to write the table.
+    Raises DataError and ConfigError.
+    """
+    session = model if isinstance(model, Session) else Session(model)
+    layers = layers_of(session, match)
+    outputs = Outputs(layers, session)
+    source = Data(data, session.inputs, limit=limit, what="data")
+    done = 0
+    for feeds, _ in source.batches(batch):
+        for name, array, held in session.tensors(feeds, list(layers)):
+            outputs.add(name, array, held)
+        done += min((len(array) for array in feeds.values()), default=1)
+        if progress is not None:
+            progress("analysing", done, None)
+    rows = outputs.rows()
+    if log is not None:
+        write_text(log, grid(rows, OUTPUTS))
+    return rows

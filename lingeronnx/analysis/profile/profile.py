@@ -1,0 +1,347 @@
+"""What a model's operators read and write: range, mean, variance and histogram of every tensor, over all of the data.
+
+One row for each tensor of each operator: its inputs and outputs, weights and bias. Integers count as real values. One
+pass, memory that does not grow with the data (`metrics.Spread`). `Recorder` follows runs, `Profile` is what was seen:
+tables, TensorBoard's histograms, and a file to go on from (`saved`). Knows sessions, no commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...files import write_text
+from ...formats import attributes, integer_format, is_quantized_domain
+from ...graph import ir
+from ...graph.attributes import number, scales
+from ...plan import Affine, PerAxis, PerTensor, accumulator
+from ...run.session import Session
+from ..compare.real_values import Real
+from ..sensitivity.events import write_histograms
+from ..stats.metrics import Spread
+from ..text import framed
+
+__all__ = ["COLUMNS", "EVENTS", "STATISTIC", "Entry", "Profile", "Recorder", "Seen", "entries", "folder", "origin"]
+
+#: The columns of statistic.txt; with_stack adds the last.
+COLUMNS = ("Index", "Op Name", "Mod Name", "Attr", "Dtype", "Scale", "Min", "Max", "Mean", "Var", "Shape")
+STACK = "Stack"
+
+#: The files of a profile.
+STATISTIC, EVENTS = "statistic.txt", "events.out.tfevents.lingeronnx"
+
+_SCALES = float | tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor as one operator has it.
+
+    op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor : its name. stack :
+    where in the source the operator comes from, "" where the file does not say.
+    """
+
+    op: str
+    module: str
+    attr: str
+    tensor: str
+    stack: str = ""
+
+
+@dataclass
+class Seen:
+    """What was seen of a tensor.
+
+    dtype : as it is stored. scale : counts per real unit of integers, a tuple for one per channel; None for floats.
+    shape : of the first batch. spread : of its real values. channels : the same for each index of axis 1 (of axis 0 for
+    a weight), where asked for.
+    """
+
+    dtype: str
+    scale: _SCALES
+    shape: tuple[int, ...]
+    spread: Spread
+    channels: list[Spread]
+
+
+def entries(model: ir.Graph) -> list[Entry]:
+    """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
+    found = []
+    for node in model.graph:
+        if node.op_type == "Constant" and not node.domain:
+            continue
+        stack = origin(node)
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name:
+                attr = _role(node, index, value)
+                found += [Entry(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
+        found += [Entry(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name]
+    return found
+
+
+def _role(node: ir.Node, index: int, value: ir.Value) -> str:
+    """Return what input `index` of a node is; "" for a constant such as a shape."""
+    array = ir.const(value)
+    if array is None:
+        maker = ir.producer(value)
+        return "" if maker is not None and maker.op_type == "Constant" and not maker.domain else "input"
+    if is_quantized_domain(node):
+        return "bias" if index > 1 and array.dtype.itemsize >= 4 else "weight" if array.dtype.kind == "i" else ""
+    if array.dtype.kind != "f":
+        return ""
+    return "bias" if index > 1 and ir.input_role(node, index) in ("B", "C", "bias") else "weight"
+
+
+#: A line of a stack as either exporter of torch writes it: File "net.py", line 7, in forward; net.py(7): forward
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\w+)|'
+    r"(?P<file2>\S+)\((?P<line2>\d+)\): (?P<where2>\w+)"
+)
+
+
+def origin(node: ir.Node) -> str:
+    """Return ``file:line in function`` of the operator's source, as torch's exporters note it; "" where they did not.
+
+    The dynamo exporter writes the stack into the node's metadata, outermost call first; torchscript's, where asked to
+    be verbose, into its doc string, innermost first. The innermost call outside of torch itself counts.
+    """
+    dynamo = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
+    calls = [match.groupdict() for match in _FRAME.finditer(dynamo or node.doc_string or "")]
+    named = [(c["file"] or c["file2"], c["line"] or c["line2"], c["where"] or c["where2"]) for c in calls]
+    inwards = named if dynamo else named[::-1]
+    own = [call for call in inwards if "torch" not in Path(call[0]).parts] or inwards
+    return "{}:{} in {}".format(*own[-1]) if own else ""
+
+
+# ---- recording ---------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Follows the runs of a session: `add` is called with every tensor of every batch, as `Session.watched` does.
+
+    per_channel : keep a histogram for each channel too (128 kB each where a channel has many values). on_tensor : is
+    shown every tensor as well.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        per_channel: bool = False,
+        on_tensor: Callable[[str, np.ndarray, Affine | None], None] | None = None,
+    ) -> None:
+        self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
+        self._real = Real(session)
+        self.entries = entries(session.model)
+        self._known = {entry.tensor for entry in self.entries}
+        self._seen: dict[str, Seen] = {}
+
+    @property
+    def called(self) -> bool:
+        """Whether anything was run."""
+        return bool(self._seen)
+
+    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
+        """Take in one batch of tensor `name`."""
+        if self._on_tensor is not None:
+            self._on_tensor(name, array, held)
+        if name in self._known and array.dtype.kind in "fiub":
+            scale = None if held is None else held.scale
+            self._take(name, self._real(name, array, held), str(array.dtype), scale, 1)
+
+    def profile(self) -> Profile:
+        """Return what was seen so far, constants too; ConfigError where nothing was run."""
+        if not self._seen:
+            raise ConfigError("nothing to profile: the model was not called")
+        constants = _constants_held(self.session.model)
+        for entry in self.entries:
+            if entry.attr in ("weight", "bias") and entry.tensor not in self._seen:
+                array = ir.const(self.session.model.graph.initializers[entry.tensor])
+                if array is not None and array.size:
+                    held = constants.get(entry.tensor)
+                    real, scale = (array, None) if held is None else (held.real(array), held.attribute)
+                    self._take(entry.tensor, real, str(array.dtype), scale, 0)
+        seen = [entry for entry in self.entries if entry.tensor in self._seen]
+        return Profile(seen, self._seen, ir.digest(self.session.model))
+
+    def _take(self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int) -> None:
+        """Take in a batch of real values whose channels lie along `axis`."""
+        seen = self._seen.get(name)
+        if seen is None:
+            seen = self._seen[name] = Seen(dtype, scale, real.shape, Spread(), [])
+        seen.spread.add(real)
+        if self._per_channel and real.ndim > 1:
+            parts = np.moveaxis(real, axis, 0)
+            seen.channels += [Spread() for _ in range(len(parts) - len(seen.channels))]
+            for channel, part in zip(seen.channels, parts, strict=True):
+                channel.add(part)
+
+
+def _constants_held(model: ir.Graph) -> dict[str, Affine]:
+    """Return how the values are held of the integer weights and biases of `model`.
+
+    A bias has the scale of what is summed up: the input's times the weight's.
+    """
+    found: dict[str, Affine] = {}
+    for node in model.graph:
+        form = integer_format(node) if is_quantized_domain(node) else None
+        if form is None:
+            continue
+        attrs = attributes(form, node)
+        biases = [
+            i
+            for i, value in enumerate(node.inputs)
+            if value is not None and ir.const(value) is not None and _role(node, i, value) == "bias"
+        ]
+        for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
+            if key not in attrs:
+                continue
+            scale = scales(attrs, key)
+            along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
+            own = found[ir.read_name(node, index)] = Affine(scale, granularity=along)
+            if biases and attrs.get(sums):
+                found[ir.read_name(node, biases.pop(0))] = accumulator(number(attrs, sums) * own.scales, False)
+    return found
+
+
+# ---- what was seen -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Rows in graph order, and of every tensor what was seen.
+
+    entries : the rows. seen : {tensor: what was seen of it}. model : the model's digest.
+    """
+
+    entries: Sequence[Entry]
+    seen: Mapping[str, Seen]
+    model: str
+
+    def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Entry]:
+        """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
+
+        None or nothing chooses all. Raises ConfigError where no row is left.
+        """
+        wanted = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
+        kinds = (types,) if isinstance(types, str) else tuple(types or ())
+        found = [e for e in self.entries if e.module.startswith(wanted) and (not kinds or e.op in kinds)]
+        if not found:
+            known = ", ".join(sorted({entry.op for entry in self.entries}))
+            raise ConfigError(
+                f"no operator fits prefixes {list(wanted)} and types {list(kinds)}; its types are {known}"
+            )
+        return found
+
+    def text(
+        self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None, with_stack: bool = False
+    ) -> str:
+        """Return the table of `statistic.txt`; with_stack adds where in the source an operator comes from."""
+        rows = []
+        for index, entry in enumerate(self.chosen(prefixes, types)):
+            seen = self.seen[entry.tensor]
+            spread = seen.spread
+            numbers = [f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)]
+            rows.append(
+                [
+                    str(index),
+                    entry.op,
+                    entry.module,
+                    entry.attr,
+                    seen.dtype,
+                    _scale_text(seen.scale),
+                    *numbers,
+                    str(list(seen.shape)),
+                    *([entry.stack or "unknown"] if with_stack else []),
+                ]
+            )
+        return framed((*COLUMNS, *([STACK] if with_stack else [])), rows)
+
+    def table(
+        self,
+        out_dir: str | os.PathLike[str],
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        with_stack: bool = False,
+    ) -> Path:
+        """Write `statistic.txt` into the folder `out_dir` and return its path."""
+        text = self.text(prefixes, types, with_stack)
+        path = folder(out_dir) / STATISTIC
+        write_text(path, text)
+        return path
+
+    def tensorboard(
+        self,
+        out_dir: str | os.PathLike[str],
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        force_per_channel: bool = False,
+    ) -> Path:
+        """Write histograms of inputs, outputs, weights and biases into `out_dir`/tensorboard; return that folder.
+
+        A tag is ``operator/attr/tensor``. force_per_channel : one for every channel, ``operator/attr/tensor/channel``;
+        ConfigError where the profile has none.
+        """
+        chosen = self.chosen(prefixes, types)
+        if force_per_channel and not any(seen.channels for seen in self.seen.values()):
+            raise ConfigError("this profile was made without channels; make it with per_channel")
+        home = folder(folder(out_dir) / "tensorboard")
+        write_histograms(home / EVENTS, self._tagged(chosen, force_per_channel))
+        return home
+
+    def _tagged(self, chosen: Sequence[Entry], per_channel: bool) -> Iterator[tuple[str, Spread]]:
+        for entry in chosen:
+            seen = self.seen[entry.tensor]
+            tag = f"{entry.module}/{entry.attr}/{entry.tensor}"
+            if not per_channel or not seen.channels:
+                yield tag, seen.spread
+                continue
+            for index, channel in enumerate(seen.channels):
+                yield f"{tag}/{index}", channel
+
+    def to_dict(
+        self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
+    ) -> list[dict[str, object]]:
+        """Return the rows as JSON-ready values."""
+        found = []
+        for entry in self.chosen(prefixes, types):
+            seen, spread = self.seen[entry.tensor], self.seen[entry.tensor].spread
+            found.append(
+                {
+                    **vars(entry),
+                    "dtype": seen.dtype,
+                    "scale": seen.scale,
+                    "shape": list(seen.shape),
+                    "min": spread.low,
+                    "max": spread.high,
+                    "mean": spread.mean,
+                    "var": spread.variance,
+                    "count": spread.count,
+                    "skipped": spread.skipped,
+                }
+            )
+        return found
+
+
+def folder(path: str | os.PathLike[str]) -> Path:
+    """Return the folder `path`, made where it is not there; ConfigError where it cannot be."""
+    home = Path(path)
+    try:
+        home.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {home}: {error.strerror}") from error
+    return home
+
+
+def _scale_text(scale: _SCALES) -> str:
+    if scale is None:
+        return "-"
+    if isinstance(scale, tuple):
+        return f"{min(scale):g} to {max(scale):g}"
+    return f"{scale:g}"

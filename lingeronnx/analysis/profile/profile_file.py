@@ -1,0 +1,108 @@
+"""A profile as a file: an .npz without pickle, read without running anything.
+
+    lingeronnx_profile   bytes of a JSON text: version, the model's digest, entries, and of every tensor its dtype,
+                         scale, shape and the numbers of its spreads (the tensor's own first, then those of channels):
+                         count, skipped, low, high, mean, mean_absolute, variance, first, exponent
+    <n>.values           float64: of spread n up to 4096 values, all there are
+    <n>.bins, <n>.counts int64: of a spread with more, the bins that hold any, and how many each holds: bin k counts the
+                         values in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent)
+
+A profile that was read goes on as the one that was written: the same tables, the same histograms. Knows `Profile`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...run.dump import write_npz
+from ..stats.histogram import Histogram
+from ..stats.metrics import Spread
+from .profile import Entry, Profile, Seen
+
+__all__ = ["FILE", "load_profile", "save_profile"]
+
+#: The name of the file in a profile's folder.
+FILE = "profile.npz"
+
+_KEY, _VERSION = "lingeronnx_profile", 1
+
+
+def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write `profile` to `path`, as a whole or not at all."""
+    arrays: dict[str, np.ndarray] = {}
+    number = 0
+    tensors = {}
+    for name, seen in profile.seen.items():
+        spreads = []
+        for spread in (seen.spread, *seen.channels):
+            spreads.append(_written(spread, number, arrays))
+            number += 1
+        tensors[name] = {"dtype": seen.dtype, "scale": seen.scale, "shape": seen.shape, "spreads": spreads}
+    body = {"version": _VERSION, "model": profile.model, "entries": [asdict(entry) for entry in profile.entries],
+            "tensors": tensors}  # fmt: skip
+    write_npz(path, {_KEY: np.frombuffer(json.dumps(body).encode(), np.uint8), **arrays})
+
+
+def _written(spread: Spread, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
+    """Return the numbers of a spread, its arrays put into `arrays`."""
+    if not spread.count:
+        return {"count": 0, "skipped": spread.skipped}
+    held = spread.histogram
+    numbers = {"count": spread.count, "skipped": spread.skipped, "low": spread.low, "high": spread.high,
+               "mean": spread.mean, "mean_absolute": spread.mean_absolute, "variance": spread.variance}  # fmt: skip
+    if held._kept is not None:
+        arrays[f"{number}.values"] = np.concatenate(held._kept)
+        return {**numbers, "number": number}
+    index = np.flatnonzero(held._bins)
+    arrays[f"{number}.bins"], arrays[f"{number}.counts"] = index, held._bins[index]
+    return {**numbers, "number": number, "first": held._first, "exponent": held._exponent}
+
+
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """Return the profile in the file `path`, or in the folder `path`; DataError for any other content."""
+    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            body = json.loads(arrays[_KEY].tobytes())
+            if body["version"] != _VERSION:
+                raise DataError(f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}")
+            seen = {name: _seen(held, arrays) for name, held in body["tensors"].items()}
+            return Profile([Entry(**entry) for entry in body["entries"]], seen, str(body["model"]))
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot read the profile {file}: {error.strerror}") from error
+    except Exception as error:  # zipfile.BadZipFile, KeyError, ValueError ... of other and of damaged files
+        raise DataError(f"{file} is no profile that lingeronnx wrote ({type(error).__name__})") from error
+
+
+def _seen(held: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Seen:
+    spread, *channels = [_read(numbers, arrays) for numbers in held["spreads"]]
+    scale = tuple(held["scale"]) if isinstance(held["scale"], list) else held["scale"]
+    return Seen(held["dtype"], scale, tuple(held["shape"]), spread, channels)
+
+
+def _read(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Spread:
+    spread, held = Spread(), Histogram()
+    spread.count, spread.skipped, spread.histogram = numbers["count"], numbers["skipped"], held
+    if not spread.count:
+        return spread
+    spread.low, spread.high, spread.mean = numbers["low"], numbers["high"], numbers["mean"]
+    spread.absolute = numbers["mean_absolute"] * spread.count
+    spread._squares = numbers["variance"] * spread.count
+    number = numbers["number"]
+    if "first" not in numbers:
+        held.add(arrays[f"{number}.values"])
+        return spread
+    held.low, held.high, held.count, held._kept = spread.low, spread.high, spread.count, None
+    held._first, held._exponent = numbers["first"], numbers["exponent"]
+    held._bins[arrays[f"{number}.bins"]] = arrays[f"{number}.counts"]
+    return spread

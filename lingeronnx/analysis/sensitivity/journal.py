@@ -1,0 +1,109 @@
+"""Results appended as they come, so that a killed run can go on: JSON lines, the first says what they are results of.
+
+A line is one `write`; what a killed process left of its last line is cut off when the file is read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from ...errors import ConfigError
+
+__all__ = ["Journal", "hashed"]
+
+# Bytes of a digest; a header's entry of as many, in hexadecimal, means nothing to a reader.
+_DIGEST = 16
+
+
+def hashed(*parts: bytes) -> str:
+    """Return a digest of all `parts`, one after the other, in hexadecimal."""
+    found = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+class Journal:
+    """The file `path`; `header` says what its results depend on. Without a path nothing is kept.
+
+    resume : go on behind the results that are there, where there are; else the file is begun anew. Raises ConfigError
+    where they are of something else, and where the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None, header: Mapping[str, Any], resume: bool) -> None:
+        self._path = path
+        self._header = json.loads(json.dumps(header))
+        self._file: IO[str] | None = None
+        if path is None:
+            return
+        try:
+            if not (resume and self._keep_whole_lines(path)):
+                path.write_text(json.dumps(self._header) + "\n", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _keep_whole_lines(self, path: Path) -> bool:
+        """Cut off what is no whole line, check the first; False where there is none."""
+        if not path.exists():
+            return False
+        with path.open("r+b") as file:
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+        first = content.partition(b"\n")[0] if b"\n" in content else b""
+        if not first:
+            return False
+        self._check(_parsed(first, path))
+        return True
+
+    def _check(self, found: object) -> None:
+        for key, value in self._header.items():
+            other = found.get(key) if isinstance(found, dict) else None
+            if other != value:
+                digest = isinstance(value, str) and len(value) == 2 * _DIGEST
+                raise self.stale(
+                    f"another {key}" if digest else f"{key} = {json.dumps(other)}, not {json.dumps(value)}"
+                )
+
+    def stale(self, of: str) -> ConfigError:
+        """Return the error that the results are `of` something else."""
+        return ConfigError(f"{self._path} holds results of {of}; drop --resume to begin anew, or choose another folder")
+
+    def records(self, part: str) -> Iterator[dict[str, Any]]:
+        """Return an iterator over the results of `part` that are there now, in order."""
+        return islice(self._read(part), sum(1 for _ in self._read(part)))
+
+    def _read(self, part: str) -> Iterator[dict[str, Any]]:
+        if self._path is None:
+            return
+        with self._path.open("rb") as file:
+            next(file)
+            for line in file:
+                record = _parsed(line, self._path)
+                if record["part"] == part:
+                    yield record
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Append one result; its `part` says what it is one of."""
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+
+
+def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged; drop --resume to begin anew") from error

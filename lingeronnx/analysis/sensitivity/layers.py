@@ -1,0 +1,155 @@
+"""The operators of a planned model that lose accuracy of their own, as the user calls them, and what each rounds.
+
+What only moves, chooses or cuts off integers loses nothing and is left out: a Relu's or a MaxPool's loss is that of the
+layer before. Where the integers begin there is an entry of type Quant, called after the tensor.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...flow import Planned
+from ...flow.selectors import select
+from ...formats import QUANT
+from ...graph import ir
+from ...ops import Op, parameter_values, with_parameter
+from ...targets import Target
+from .trial import Rounding, Setting
+
+__all__ = ["Layer", "given_back", "layers", "option", "rounding"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An operator of the user's.
+
+    name, op_type : of the user's graph. activation, weight : what is rounded of it, empty where nothing is.
+    selector : what an option calls it; "" where none reaches it.
+    """
+
+    name: str
+    op_type: str
+    activation: Setting
+    weight: Setting
+    selector: str
+
+    def kinds(self, what: str) -> dict[str, Setting]:
+        """Return {"weight", "activation" or "both": what is rounded}; what : one of these, or "all"."""
+        found = {"weight": self.weight, "activation": self.activation, "both": self.weight | self.activation}
+        there = {kind: setting for kind, setting in found.items() if setting.tensors or setting.weights}
+        if not self.weight.weights:
+            there = {"activation": self.activation} if what != "weight" else {}
+        elif not self.activation.tensors:
+            there = {"weight": self.weight} if what != "activation" else {}
+        return there if what == "all" or len(there) <= 1 else {what: there[what]}
+
+    @property
+    def whole(self) -> Setting:
+        """Everything that is rounded of it."""
+        return self.weight | self.activation
+
+
+def layers(planned: Planned) -> list[Layer]:
+    """Return the operators, in graph order."""
+    users = {str(node.name): node for node in ir.all_nodes(planned.prepared.original.graph)}
+    held = planned.plan.tensors
+    own = [(node, op) for node, op in planned.parts.nodes if not (op.moves or op.keeps)]
+    found = _begins(planned)
+    groups: dict[str, list[tuple[ir.Node, Op]]] = {}
+    for node, op in own:
+        groups.setdefault(ir.origin(node), []).append((node, op))
+    for name, members in groups.items():
+        written = [str(node.outputs[index].name) for node, op in members for index in op.results(node)]
+        tensors = frozenset(_seen(planned, tensor) for tensor in written if tensor in held)
+        weights = frozenset(
+            str(node.name)
+            for node, op in members
+            if any(ir.read_name(node, index) in held for index in op.parameters(node))
+        )
+        user = users.get(name)
+        selector = _selector(planned, [name, *(ir.written_name(node) for node, _ in members)])
+        kind = members[-1][0].op_type if user is None else user.op_type
+        found.append(Layer(name, kind, Setting(tensors=tensors), Setting(weights=weights), selector))
+    return [layer for layer in found if layer.whole != Setting()]
+
+
+def _begins(planned: Planned) -> list[Layer]:
+    """Return an entry for every tensor that comes from the host and is made integers."""
+    made = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
+    names = [n for n in planned.parts.activations if n not in made and n in planned.plan.tensors]
+    return [Layer(name, QUANT.name, Setting(tensors=frozenset([name])), Setting(), "") for name in names]
+
+
+def _seen(planned: Planned, name: str) -> str:
+    """Return the tensor to round in place of `name`: behind what alone reads it and keeps its integers, if any."""
+    ops, tensors = planned.parts.ops, planned.plan.tensors
+    value = next(v for v in ir.values(planned.graph) if v.name == name)
+    while (reader := ir.sole_consumer(value)) is not None:
+        op, after = ops.get(str(reader.name)), str(reader.outputs[0].name)
+        if op is None or not op.keeps or tensors.get(after) != tensors[str(value.name)]:
+            break
+        value = reader.outputs[0]
+    return str(value.name)
+
+
+def _selector(planned: Planned, names: Sequence[str]) -> str:
+    for name in names:
+        try:
+            select(planned.prepared.original, name)
+        except ConfigError:
+            continue
+        return name
+    return ""
+
+
+def option(layer: Layer, target: Target) -> str:
+    """Return the option of `quantize` that takes the operator's loss back, or nothing where there is none."""
+    wide = max(target.bits)
+    if not layer.selector and layer.op_type != QUANT.name:
+        return ""
+    if wide > 8:
+        weights = f",weight_bits:{wide}" if layer.weight.weights else ""
+        return f"--override {shlex.quote(f'{layer.selector or layer.name}=bits:{wide}{weights}')}"
+    return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
+
+
+def given_back(planned: Planned, taken: Sequence[Layer], every: Sequence[Layer]) -> Setting:
+    """Return what the options of `taken` leave out of the rounding of `every`; nothing where they change nothing.
+
+    Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
+    which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
+    """
+    target, parts = planned.prepared.target, planned.parts
+    if max(target.bits) > 8:
+        return reduce(or_, (layer.whole for layer in taken), Setting())
+    names = planned.prepared.selectors(parts.graph).skipped([layer.selector for layer in taken])
+    rest = parts.without({name: "skipped" for name in names if name in parts.ops})
+    whole, held = reduce(or_, (layer.whole for layer in every), Setting()), frozenset(rest.activations)
+    return Setting(whole.tensors - held, frozenset(name for name in whole.weights if name not in rest.ops))
+
+
+def rounding(planned: Planned, found: Sequence[Layer], outputs: Sequence[str]) -> Rounding:
+    """Return how all of `found` are rounded under the plan."""
+    plan = planned.plan
+    tensors = {name: plan.tensors[name] for layer in found for name in layer.activation.tensors}
+    wanted = {name for layer in found for name in layer.weight.weights}
+    weights = {str(node.name): _rounded(planned, node, op) for node, op in planned.parts.nodes if node.name in wanted}
+    return Rounding(ir.to_bytes(planned.graph), tuple(outputs), tensors, weights)
+
+
+def _rounded(planned: Planned, node: ir.Node, op: Op) -> Mapping[str, np.ndarray]:
+    """Return the constants of `node` with its weights on their grid, by name."""
+    found: dict[str, np.ndarray] = {}
+    for index in op.parameters(node):
+        q, values = planned.plan.tensors.get(ir.read_name(node, index)), parameter_values(node, index)
+        if q is not None and values is not None:
+            held = q.on_grid(np.asarray(values, np.float64))
+            found.update({ir.read_name(node, i): array for i, array in with_parameter(node, index, held).items()})
+    return found

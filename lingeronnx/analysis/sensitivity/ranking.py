@@ -1,0 +1,137 @@
+"""What `sensitivity` found, and the files it is written to."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...files import write_text
+from .measures import falls, unit
+
+__all__ = ["Advice", "Ranked", "Sensitivity"]
+
+_ENOUGH = 0.8  # of what the longest advice gives back: a longer one is not worth its options
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One trial: the operator, what of it is rounded ("weight", "activation", "both"), and a value for every metric."""
+
+    name: str
+    kind: str
+    op_type: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is predicted for leaving operators out: the options of `quantize`, and the value with them."""
+
+    operators: tuple[str, ...]
+    options: tuple[str, ...]
+    value: float
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What `sensitivity` found.
+
+    ranking : most sensitive first by the first of `metrics`; with `reserve` last. advised_by : the metric of `exact`
+    (the float model's value), `quantized` (with everything rounded) and the advice. advice : the worst 1, 2, 3 ... left
+    out. macs : multiply-accumulates that were run in all. whole : those of a run of the whole model for each trial.
+    for_chip : whether an operator that is left out makes the graph unfit for the platform.
+    """
+
+    ranking: Sequence[Ranked]
+    metrics: Sequence[str]
+    advised_by: str
+    exact: float
+    quantized: float
+    advice: Sequence[Advice]
+    samples: int
+    macs: int
+    whole: int
+    for_chip: bool
+    notes: Sequence[str] = ()
+
+    def to_list(self) -> list[list[object]]:
+        """Return [[operator, kind, type, value, ...], ...], in the order of the ranking."""
+        return [[row.name, row.kind, row.op_type, *row.values] for row in self.ranking]
+
+    @property
+    def best(self) -> Advice | None:
+        """The shortest advice that gives most of what the best gives back; None where nothing is given back."""
+        most = max((self.gain(advice) for advice in self.advice), default=0.0)
+        return next((a for a in self.advice if most > 0 and self.gain(a) >= _ENOUGH * most), None)
+
+    def gain(self, advice: Advice) -> float:
+        """Return by how much the advice is better than everything rounded, in the metric's unit."""
+        gained = advice.value - self.quantized
+        return -gained if falls(self.advised_by) else gained
+
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write sensitive_ops.txt and sensitive_ops.json; in the latter a value that is not finite is null."""
+        rows = [
+            [item if not isinstance(item, float) or math.isfinite(item) else None for item in row]
+            for row in self.to_list()
+        ]
+        lines = ",\n ".join(json.dumps(row) for row in rows)
+        write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
+        write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
+
+    def text(self, most: int | None = None) -> str:
+        """Return the ranking, its first `most` rows, and the advice, as a table and lines."""
+        heads = ["op_name", "sensitive_type", "op_type", *self.metrics]
+        shown = self.to_list()[:most]
+        rows = [[item if isinstance(item, str) else f"{item:.6g}" for item in row] for row in shown]
+        left = len(self.ranking) - len(rows)
+        more = [f"({left} more, see sensitive_ops.txt)"] if left else []
+        return "\n".join([*_columns([heads, *rows], (0, 1, 2)), *more, "", *self._advice()])
+
+    def _advice(self) -> list[str]:
+        """Return the lines on what to do."""
+        name, exact, quantized = self.advised_by, self._value(self.exact), self._value(self.quantized)
+        lines = [
+            f"{name} on {self.samples} samples: {exact} in float, {quantized} with everything rounded"
+            if self.samples
+            else f"{name}: {exact} in float, {quantized} with everything rounded"
+        ]
+        if not self.advice:
+            return [*lines, "no option leaves one of these operators out"]
+        before = [0, *(len(advice.options) for advice in self.advice)]
+        rows = [
+            [
+                str(len(advice.operators)),
+                self._value(advice.value),
+                f"{self.gain(advice):+.4g}",
+                " ".join(advice.options[there:]),
+            ]
+            for there, advice in zip(before, self.advice, strict=False)
+        ]
+        lines += ["predicted for the most sensitive left out together, each with the options above it:", ""]
+        lines += [*_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
+        if self.best is None:
+            return [*lines, "nothing is given back: what is lost, if anything, is not lost by these operators"]
+        words = " ".join(self.best.options)
+        gained = f"{self.gain(self.best):+.4g} against everything rounded"
+        lines += ["add to quantize:", f"  {words}", f"predicted: {name} {self._value(self.best.value)}, {gained}"]
+        if self.for_chip and "--skip" in words:
+            lines.append("an operator that is skipped runs in float: a chip does not take the graph as a whole then")
+        return lines
+
+    def _value(self, value: float) -> str:
+        return f"{value:.4g} {unit(self.advised_by)}".rstrip()
+
+
+def _columns(rows: Sequence[Sequence[str]], flush: Collection[int]) -> list[str]:
+    """Return the rows as lines of columns: those of `flush` at their left ends, the others, numbers, at their right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def cell(column: int, text: str) -> str:
+        return text.ljust(widths[column]) if column in flush else text.rjust(widths[column])
+
+    return ["  ".join(cell(i, text) for i, text in enumerate(row)).rstrip() for row in rows]

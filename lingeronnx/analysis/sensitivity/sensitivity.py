@@ -1,0 +1,423 @@
+"""Which operators lose accuracy when they are quantized: one at a time, in float runs of the plan.
+
+Each trial rounds the weights, the output, or both of one operator to the plan's grid and leaves the rest in float; with
+`all_but_one` everything is rounded but that. The trials are ranked by what becomes of the graph's output. Then the
+worst few are left out together, of everything rounded, which predicts what the options that do so give back.
+
+A block of samples is one piece of work: the float model runs once, its tensors are kept, and each trial computes only
+what lies behind its change (`trial`). What a block gives is appended to a file and adds up in the order of the blocks,
+so that the results are the same for any number of workers, and for a run that was killed and went on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError, DataError, nearest
+from ...flow import Planned, need_data, need_scales, plan_for, prepare
+from ...graph import ir
+from ...plan import Plan
+from ...plan.synthetic import SYNTHETIC
+from ...run.cluster import spread
+from ...run.data import Batch, Data, Progress
+from ...run.metrics import called
+from ...run.segments import Segments
+from ...run.streaming import unrolled
+from ..stats.metrics import METRICS
+from .journal import Journal, hashed
+from .layer_histograms import check_matplotlib, draw
+from .layers import Layer, given_back, layers, option, rounding
+from .measures import Makers, canonical, worse_first
+from .ranking import Advice, Ranked, Sensitivity
+from .trial import Engine, Rounding, Setting, TrialModel
+
+__all__ = ["JOURNAL", "Trials", "block_of", "evaluation_data", "sensitivity"]
+
+JOURNAL = "sensitivity.jsonl"
+KINDS = ("both", "weight", "activation", "all")
+
+_MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
+_FIRST = (1, 2, 3, 5, 8)  # how many of the worst are left out together
+
+Function = Callable[..., float]
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------
+
+
+def sensitivity(
+    model: str | os.PathLike[str] | ir.Graph,
+    calib: object = None,
+    eval_data: object = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    metric: str | Sequence[str] = "L1",
+    what: str = "both",
+    all_but_one: bool = False,
+    reserve: bool = False,
+    order: str | None = None,
+    output: str | None = None,
+    function: Function | None = None,
+    plan: Plan | None = None,
+    resume: bool = False,
+    plots: int = 0,
+    journal: str = JOURNAL,
+    workers: int | None = None,
+    cluster: str | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Sensitivity:
+    """Rank the operators of a float model by what their quantization costs.
+
+    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model needs them. eval_data
+        : what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
+    plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
+    folder : for the results as they come, in its file `journal`, and for the files; see `write`. resume : go on with
+        what is there.
+    metric : one or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1, top5,
+        ``module:function`` of (outputs, labels); see `measures`. The first ranks. order : "ascending" or "descending",
+        which of its values is the most sensitive first; default what the metric says, a function's least.
+    what : "both", "weight", "activation", or "all" three. all_but_one : round everything but the operator. reserve :
+        least sensitive last becomes first: those to take back to 8 bits.
+    output : the graph output that is looked at, default the first. function : in place of a metric, a function of
+        something that is called as a `Session`; its data are its own affair, and larger is better.
+    plots : draw histograms of so many layers, the best and the worst, into `folder`; see `histograms`.
+    workers, cluster : as `cluster.spread`; each worker computes with one thread.
+    Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
+    """
+    names = _names(what, order, function, metric)
+    if plots:
+        check_matplotlib()
+        if folder is None:
+            raise ConfigError("plots are files: give a folder")
+    if isinstance(calib if eval_data is None else eval_data, Iterator):
+        raise DataError("the data are read more than once: pass a list or a function instead of a generator")
+    if calib is None and eval_data is None and function is None:
+        raise ConfigError(f"{_NEED}; with a plan, --eval DATA will do")
+    planned = _planned(
+        ir.load(model) if isinstance(model, str | os.PathLike) else model, calib, plan, settings, progress
+    )
+    prepared = planned.prepared
+    every = layers(planned)
+    outputs = [str(v.name) for v in prepared.original.graph.outputs]
+    looked_at = outputs if function is not None else [_output(output, outputs)]
+    trials = [_Trial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
+    if not trials:
+        raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
+    run = _Run(
+        planned,
+        rounding(planned, every, looked_at),
+        evaluation_data(planned, calib, eval_data),
+        names,
+        function,
+        (workers, cluster),
+        progress,
+    )
+    header = {"model": hashed(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
+              "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
+              "samples of a block": run.block, "limit": prepared.conf.limit,
+              "function": None if function is None else f"{function.__module__}.{function.__qualname__}"}  # fmt: skip
+    with Journal(None if folder is None else Path(folder) / journal, header, resume) as results:
+        found = _found(run, results, every, trials, all_but_one, order)
+    if plots and folder is not None:
+        run.draw(Path(folder), every, found.ranking, plots)
+    if reserve:
+        found = replace(found, ranking=found.ranking[::-1])
+    if folder is not None:
+        found.write(folder)
+    return found
+
+
+_NEED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
+
+
+def _planned(
+    model: ir.Graph, calib: object, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
+) -> Planned:
+    """Return `model` under the plan whose grids are rounded to; ConfigError where data for its scales are missing."""
+    need_data(_NEED, model, calib, plan)
+    prepared = prepare(model, calib, settings.pop("config", None), settings, hold=False)
+    planned = plan_for(prepared, plan, progress)
+    if plan is None:
+        need_scales(_NEED, model, planned.plan)
+    return planned
+
+
+@dataclass(frozen=True)
+class _Trial:
+    layer: Layer
+    kind: str
+    setting: Setting
+
+
+def _found(
+    run: _Run, journal: Journal, every: Sequence[Layer], trials: Sequence[_Trial], all_but_one: bool, order: str | None
+) -> Sensitivity:
+    """Run the trials, rank them, and try what the advice would be."""
+    names, target = run.names, run.planned.prepared.target
+    whole = reduce(or_, (layer.whole for layer in every))
+    given = [whole - trial.setting if all_but_one else trial.setting for trial in trials]
+    ranked = run.stage(journal, "ranking", whole if all_but_one else Setting(), given, names)
+    keys = [worse_first(names[0], values[0], order) * (-1 if all_but_one else 1) for values in ranked.values]
+    places = sorted(range(len(trials)), key=keys.__getitem__)
+    ranking = [
+        Ranked(trials[i].layer.name, trials[i].kind, trials[i].layer.op_type, tuple(ranked.values[i])) for i in places
+    ]
+    by, tried = run.accuracy(), _tried(run.planned, every, [trials[i].layer for i in places])
+    left = [whole - given_back(run.planned, taken, every) for taken in tried]
+    advised = run.stage(journal, "advice", whole, [Setting(), whole, *left], [by])
+    exact, quantized, *others = (values[0] for values in advised.values)
+    advice = [
+        Advice(tuple(layer.name for layer in taken), tuple(option(layer, target) for layer in taken), value)
+        for taken, value in zip(tried, others, strict=True)
+    ]
+    every_run = ranked.samples * run.macs * (len(trials) + 1 + len(tried))
+    return Sensitivity(
+        ranking,
+        names,
+        by,
+        exact,
+        quantized,
+        advice,
+        ranked.samples,
+        ranked.macs + advised.macs,
+        every_run,
+        target.packs,
+        tuple(run.notes),
+    )
+
+
+def _names(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
+    """Return the metrics by their proper names, after checking the words a caller chooses."""
+    for name, value, known in (("what", what, KINDS), ("order", order, ("ascending", "descending", None))):
+        if value not in known:
+            words = [str(word) for word in known if word is not None]
+            raise ConfigError(f"{name} = '{value}'{nearest(str(value), words)}; it is one of {', '.join(words)}")
+    if function is not None:
+        if metric != "L1":
+            raise ConfigError("metric and function: give one of the two")
+        return ["value"]
+    return [canonical(name) for name in ([metric] if isinstance(metric, str) else metric)]
+
+
+def _output(name: str | None, outputs: Sequence[str]) -> str:
+    if name is not None and name not in outputs:
+        raise ConfigError(f"the model has no output '{name}'{nearest(name, outputs)}; outputs are {', '.join(outputs)}")
+    return outputs[0] if name is None else name
+
+
+def _tried(planned: Planned, every: Sequence[Layer], worst: Sequence[Layer]) -> list[list[Layer]]:
+    """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
+    target = planned.prepared.target
+    able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != Setting()]
+    return [able[:number] for number in _FIRST if number <= len(able)]
+
+
+def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
+    """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
+    prepared = planned.prepared
+    source = calib if eval_data is None else eval_data
+    if source is None:
+        return prepared.data
+    specs, conf = list(prepared.data.inputs.values()), prepared.conf
+    fixed = dict(prepared.data.fixed)
+    if conf.state:
+        source, fixed = unrolled(prepared.original, source, conf.state, fixed).items, {}
+    return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)
+
+
+def block_of(planned: Planned, segments: Segments) -> int:
+    """Return how many samples' tensors, as the pieces show them, fit the memory set aside; at most the batch."""
+    shown = {name for piece in segments.pieces for name in piece.outputs}
+    sizes = [ir.shape(v) for v in ir.values(planned.graph) if v.name in shown]
+    sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
+    return int(np.clip(_MEMORY // max(sample, 1), 1, planned.prepared.conf.batch))
+
+
+# ---- the work ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Stage:
+    """What trials gave: the values of each, by metric."""
+
+    values: list[list[float]]
+    samples: int
+    macs: int
+
+
+class _Run:
+    """What all trials of one call have in common."""
+
+    def __init__(
+        self,
+        planned: Planned,
+        given: Rounding,
+        data: Data,
+        names: Sequence[str],
+        function: Function | None,
+        place: tuple[int | None, str | None],
+        progress: Progress | None,
+    ) -> None:
+        self.planned, self.names = planned, names
+        self._given, self._data, self._function = given, data, function
+        self._place, self._progress = place, progress
+        segments = given.engine().segments
+        self.macs = segments.macs
+        #: Samples of a block.
+        self.block = block_of(planned, segments)
+        self.key = hashed(given.model, planned.plan.to_json().encode())
+        self._labels_are_classes: bool | None = None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of the data and the plan."""
+        prepared, found = self.planned.prepared, list(self._data.notes)
+        found += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
+        if prepared.conf.effort == "fast":
+            found.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
+        return found
+
+    def draw(self, folder: Path, every: Sequence[Layer], worst_first: Sequence[Ranked], number: int) -> None:
+        """Draw the best and the worst layers, with the outputs that the first block has."""
+        engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
+        feeds, _ = next(self._data.batches(self.block))
+        runs = [engine.base(Setting(), part).tensors for _, _, part in engine.parts(feeds)]
+        seen = {
+            name: np.concatenate([run[name].reshape(-1) for run in runs])
+            for name in self._given.tensors
+            if name in runs[0]
+        }
+        draw(
+            folder,
+            self.planned,
+            [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)],
+            seen,
+            number,
+        )
+
+    def accuracy(self) -> str:
+        """Return the metric of the advice: accuracy of some kind where there are labels, else SQNR."""
+        own = [name for name in self.names if name not in METRICS]
+        return own[0] if own else "top1" if self._labels_are_classes else "SQNR"
+
+    def stage(
+        self, journal: Journal, part: str, base: Setting, settings: Sequence[Setting], names: Sequence[str]
+    ) -> _Stage:
+        """Run the trials `settings`, but for those whose results `journal` has."""
+        if self._function is not None:
+            return self._by_function(journal, part, base, settings)
+        makers = Makers(names)
+        total = [makers() for _ in settings]
+        done = _Stage([], 0, 0)
+
+        def take(record: Mapping[str, Any]) -> None:
+            for measures, state in zip(total, record["states"], strict=True):
+                measures.merge(state)
+            done.samples += record["samples"]
+            done.macs += record["macs"]
+            if self._progress is not None:
+                self._progress(part, done.samples, None)
+
+        digests: deque[str] = deque()
+        job = Trials(self._given, base, tuple(settings), tuple(names))
+        for found in spread(job, self._left(journal, part, take, digests), *self._place):
+            record = {"part": part, "data": digests.popleft(), **found}
+            journal.add(record)
+            take(record)
+        done.values = [measures.values for measures in total]
+        return done
+
+    def _left(
+        self, journal: Journal, part: str, take: Callable[[Mapping[str, Any]], None], digests: deque[str]
+    ) -> Iterator[Batch]:
+        """Yield the blocks without a result; those with one go to `take`."""
+        old = journal.records(part)
+        for batch in self._data.batches(self.block):
+            feeds, labels = batch
+            if self._labels_are_classes is None:
+                self._labels_are_classes = (
+                    labels is not None and np.asarray(labels).dtype.kind in "iu" and (np.asarray(labels).ndim == 1)
+                )
+            digest = hashed(*(x for n in sorted(feeds) for x in _raw(feeds[n])), *_raw(labels))
+            record = next(old, None)
+            if record is None:
+                digests.append(digest)
+                yield batch
+            elif record["data"] == digest:
+                take(record)
+            else:
+                raise journal.stale("other data")
+        if next(old, None) is not None:
+            raise journal.stale("more data")
+
+    def _by_function(self, journal: Journal, part: str, base: Setting, settings: Sequence[Setting]) -> _Stage:
+        done = _Stage([[float(record["value"])] for record in journal.records(part)], 0, 0)
+        assert self._function is not None
+        job = _Called(self._given, base, self._function)
+        for value in spread(job, settings[len(done.values) :], *self._place):
+            journal.add({"part": part, "value": value})
+            done.values.append([value])
+            if self._progress is not None:
+                self._progress(part, len(done.values), len(settings))
+        return done
+
+
+def _raw(array: object) -> tuple[bytes, ...]:
+    if array is None:
+        return ()
+    array = np.ascontiguousarray(array)
+    return str((array.dtype, array.shape)).encode(), array.tobytes()
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Trials on blocks of samples, measured against the float model and on labels."""
+
+    rounding: Rounding
+    base: Setting
+    settings: tuple[Setting, ...]
+    metrics: tuple[str, ...]
+
+    def start(self) -> Callable[[Batch], dict[str, Any]]:
+        """Return what runs all trials on one block."""
+        return partial(self._block, self.rounding.engine(), Makers(self.metrics))
+
+    def _block(self, engine: Engine, makers: Makers, batch: Batch) -> dict[str, Any]:
+        feeds, labels = batch
+        (output,) = self.rounding.outputs
+        total, count, engine.macs = [makers() for _ in self.settings], 0, 0
+        for start, stop, part in engine.parts(feeds):
+            exact = engine.base(Setting(), part)
+            base = exact if self.base == Setting() else engine.base(self.base, part)
+            own = labels if labels is None or not engine.single else labels[start:stop]
+            for measures, setting in zip(total, self.settings, strict=True):
+                free = setting == Setting()
+                array = exact.tensors[output] if free else engine.outputs(setting, base, part)[output]
+                measures.add(exact.tensors[output], own, array)
+            count += stop - start
+        return {"samples": count, "macs": engine.macs, "states": [measures.state for measures in total]}
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A function of the user's, of one trial after another."""
+
+    rounding: Rounding
+    base: Setting
+    function: Function
+
+    def start(self) -> Callable[[Setting], float]:
+        """Return what calls it for one trial."""
+        trials = TrialModel(self.rounding.engine(), self.base)
+        return lambda setting: called("the evaluation function", self.function, trials.under(setting))

@@ -1,0 +1,204 @@
+"""Trials: a float model in which some tensors and weights are rounded to a plan's grid, and what they cost to compute.
+
+A trial differs from a *base*, whose tensors are kept, in a few places; only the pieces behind these are run again. A
+tensor is rounded by ``clip(floor(x * scale + 1/2), low, high) / scale``; biases stay real. Knows arrays and pieces; not
+which trials are worth while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...errors import ConfigError
+from ...graph import ir
+from ...plan import Affine
+from ...run.data import Data
+from ...run.runners import input_specs
+from ...run.segments import Segments
+
+__all__ = ["Base", "Engine", "Rounding", "Setting", "TrialModel"]
+
+_MEMORY = 512 * 2**20  # bytes of tensors that are kept for a function of the user's
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is rounded: tensors, and the weights of nodes, by name; all else is float."""
+
+    tensors: frozenset[str] = frozenset()
+    weights: frozenset[str] = frozenset()
+
+    def __or__(self, other: Setting) -> Setting:
+        return Setting(self.tensors | other.tensors, self.weights | other.weights)
+
+    def __sub__(self, other: Setting) -> Setting:
+        return Setting(self.tensors - other.tensors, self.weights - other.weights)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What may be rounded of a float model, and how; it can be sent to other processes.
+
+    model : as `ir.to_bytes` writes it. outputs : the graph outputs that are looked at. tensors : {tensor: its grid}.
+    weights : {node: {constant: its rounded values}}.
+    """
+
+    model: bytes
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, Affine]
+    weights: Mapping[str, Mapping[str, np.ndarray]]
+
+    def engine(self) -> Engine:
+        """Return what runs it."""
+        return Engine(self)
+
+
+@dataclass(frozen=True)
+class Base:
+    """The tensors of one run, which trials differ from."""
+
+    setting: Setting
+    tensors: Mapping[str, np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return sum(array.nbytes for array in self.tensors.values())
+
+
+class Engine:
+    """Runs trials; `macs` counts the multiply-accumulates that were really run."""
+
+    def __init__(self, rounding: Rounding) -> None:
+        self._given = rounding
+        model = ir.from_bytes(rounding.model)
+        self.inputs = {spec.name: spec for spec in input_specs(model)}
+        #: The outputs that are looked at.
+        self.wanted = list(rounding.outputs)
+        self.segments = Segments(model, rounding.tensors, rounding.outputs, rounding.weights)
+        self.macs = 0
+        #: Whether a model is written for one sample: several are run one by one.
+        self.single = any(spec.single for spec in self.inputs.values())
+
+    @cached_property
+    def _last(self) -> dict[str, int]:
+        """The last piece that reads a tensor."""
+        return {name: index for index, piece in enumerate(self.segments.pieces) for name in piece.inputs}
+
+    def parts(self, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
+        """Yield (first sample, one behind the last, their feeds) of what is run at a time."""
+        count = self._count(feeds)
+        step = 1 if self.single else max(count, 1)
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            yield (
+                start,
+                stop,
+                {
+                    name: self.inputs[name].samples(array, start, stop)
+                    if self.single and self.inputs[name].batched
+                    else array
+                    for name, array in feeds.items()
+                },
+            )
+
+    def _count(self, feeds: Mapping[str, np.ndarray]) -> int:
+        return max((self.inputs[n].count(a) for n, a in feeds.items() if self.inputs[n].batched), default=1)
+
+    def base(self, setting: Setting, feeds: Mapping[str, np.ndarray]) -> Base:
+        """Run the whole model on one part."""
+        tensors = {name: self._rounded(setting, name, np.asarray(array)) for name, array in feeds.items()}
+        samples = self._count(feeds)
+        for index in range(len(self.segments.pieces)):
+            for name, array in self._run(index, setting, tensors, samples).items():
+                tensors[name] = self._rounded(setting, name, array)
+        return Base(setting, tensors)
+
+    def outputs(self, setting: Setting, base: Base, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs under `setting`; what `base` has, of the same part, is not computed again."""
+        now, then = setting.tensors, base.setting.tensors
+        other: dict[str, np.ndarray] = {}  # what differs from the base
+        for name, array in feeds.items():
+            if (name in now) != (name in then):
+                other[name] = self._rounded(setting, name, np.asarray(array))
+        samples, weights = self._count(feeds), setting.weights ^ base.setting.weights
+        for index, piece in enumerate(self.segments.pieces):
+            moved = any(name in other for name in piece.inputs) or any(node in weights for node in piece.nodes)
+            if moved or any(name in then and name not in now for name in piece.outputs):
+                known = {name: other[name] if name in other else base.tensors[name] for name in piece.inputs}
+                for name, array in self._run(index, setting, known, samples).items():
+                    other[name] = self._rounded(setting, name, array)
+            else:
+                for name in piece.outputs:
+                    if name in now and name not in then:
+                        other[name] = self._rounded(setting, name, base.tensors[name])
+            for name in piece.inputs:
+                if self._last[name] == index and name not in self._given.outputs:
+                    other.pop(name, None)
+        return {name: other[name] if name in other else base.tensors[name] for name in self._given.outputs}
+
+    def _run(
+        self, index: int, setting: Setting, tensors: Mapping[str, np.ndarray], samples: int
+    ) -> dict[str, np.ndarray]:
+        piece = self.segments.pieces[index]
+        changed: dict[str, np.ndarray] = {}
+        for node in piece.nodes:
+            if node in setting.weights:
+                changed.update(self._given.weights[node])
+        self.macs += piece.macs * samples
+        return self.segments.run(index, tensors, changed)
+
+    def _rounded(self, setting: Setting, name: str, array: np.ndarray) -> np.ndarray:
+        return self._given.tensors[name].on_grid(array) if name in setting.tensors else array
+
+
+class TrialModel:
+    """A trial with the face of a session: ``run(names, feeds)``, and a call with the only input.
+
+    Tensors of the base are kept for as many feeds as fit the memory set aside, so that a function which runs the same
+    data for every trial does not compute all of it anew.
+    """
+
+    def __init__(self, engine: Engine, base: Setting, setting: Setting | None = None) -> None:
+        self._engine, self._base, self._setting = engine, base, base if setting is None else setting
+        self._kept: OrderedDict[bytes, Base] = OrderedDict()
+        self.inputs = list(engine.inputs.values())
+
+    def under(self, setting: Setting) -> TrialModel:
+        """Return the same model under another setting; what is kept is shared."""
+        found = TrialModel(self._engine, self._base, setting)
+        found._kept = self._kept
+        return found
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
+        """Return the outputs `names`, None for all, of a batch."""
+        wanted = self._engine.wanted if names is None else list(names)
+        if unknown := [name for name in wanted if name not in self._engine.wanted]:
+            raise ConfigError(f"a trial has no output '{unknown[0]}'; outputs are {', '.join(self._engine.wanted)}")
+        checked = next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
+        runs = [self._part(part) for _, _, part in self._engine.parts(checked)]
+        return [np.concatenate([run[name] for run in runs]) if len(runs) > 1 else runs[0][name] for name in wanted]
+
+    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
+        """Run a batch, feeds or the array of a single input; the output itself where there is one, else a list."""
+        found = self.run(None, given if isinstance(given, Mapping) else {self.inputs[0].name: given})
+        return found[0] if len(found) == 1 else found
+
+    def _part(self, part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        digest = hashlib.blake2b(digest_size=16)
+        for name in sorted(part):
+            digest.update(np.ascontiguousarray(part[name]).tobytes())
+        key = digest.digest()
+        if key not in self._kept:
+            self._kept[key] = self._engine.base(self._base, part)
+            while len(self._kept) > 1 and sum(base.nbytes for base in self._kept.values()) > _MEMORY:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._engine.outputs(self._setting, self._kept[key], part)

@@ -1,0 +1,348 @@
+"""Measures of one tensor, and of two that ought to be equal, over any number of batches: one pass, constant memory.
+
+`Spread` follows one stream of arrays, `Pair` two of equal shapes: x, the baseline, and y, what is analysed. Sums are
+float64. Parts can be counted apart and merged: merging the parts of a run in order gives the bits that adding them in
+order gives. Knows arrays only.
+
+Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2; Cosine = sum xy / sqrt(sum x^2 sum
+y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y| / |x|, where x is 0 and y is not the
+largest float32; variances are the population's; KL = sum p log(p/q) over the two histograms.
+
+**KL's bins**: 2048 of equal width over the union of both ranges; every share is at least 1e-12. What a bin holds is
+exact up to 4096 elements and close to that beyond: see `histogram`.
+
+An element that is infinite or not a number on either side is left out of everything and counted in `skipped`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...plan import Affine
+from ...run.metrics import decibel
+from .histogram import BINS, Histogram
+
+__all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "Held", "Histogram", "Pair", "Spread", "divergence"]
+
+#: The least share that a bin counts as.
+EMPTY = 1e-12
+
+#: The measures of agreement, as tables call them -> the attribute of `Pair`.
+METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sqnr", "Atol": "atol", "Rtol": "rtol"}
+
+#: Those of them that are the larger the worse; the others rise with agreement.
+FALLING = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
+
+_CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What integers say of the user's tensor: they hold, as `q`, `factor` times that tensor.
+
+    factor : what the stored tensor is multiplied by against the user's: one value, or one per channel (axis 1).
+    """
+
+    q: Affine
+    factor: tuple[float, ...] = (1.0,)
+
+    def factors(self, rank: int) -> np.ndarray:
+        """Return the factor, float64, so that it multiplies an array of `rank` axes."""
+        given = np.array(self.factor)
+        return given.reshape(()) if given.size == 1 else given.reshape(1, -1, *[1] * (rank - 2))
+
+    def real(self, array: np.ndarray) -> np.ndarray:
+        """Return the user's tensor that integers, or reals as they are stored, stand for, float32.
+
+        ValueError where a factor per channel does not fit.
+        """
+        stored = _float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
+        return stored if self.factor == (1.0,) else _float32(stored / self.factors(array.ndim))
+
+    def counts(self, real: np.ndarray) -> np.ndarray:
+        """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
+        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
+
+    def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """Return the user's tensor as it would be held, rounded half up."""
+        return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
+
+
+class Spread:
+    """Number, range, mean, variance and histogram of one stream of values."""
+
+    def __init__(self) -> None:
+        self.count = self.skipped = 0
+        self.low, self.high = math.inf, -math.inf
+        self.mean = math.nan
+        self.absolute = 0.0  # the sum of |x|
+        self._squares = 0.0  # the sum of (x - mean)^2
+        self.histogram = Histogram()
+
+    def add(self, array: np.ndarray) -> None:
+        """Take in a batch of any shape and any numeric type."""
+        part = Spread()
+        for start in range(0, array.size, _CHUNK):
+            values = array.reshape(-1)[start : start + _CHUNK].astype(np.float64)
+            sound = np.isfinite(values)
+            part.skipped += int(values.size - np.count_nonzero(sound))
+            values = values[sound]
+            part._take(values)
+            self.histogram.add(values)
+        self._join(part)
+
+    def merge(self, other: Spread) -> None:
+        """Take in what another has counted."""
+        self.histogram.merge(other.histogram)
+        self._join(other)
+
+    def state(self, histogram: bool) -> list[object]:
+        """Return all it holds, in types that JSON has, with the histogram or without; `of` makes an equal one of it."""
+        held = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
+        return [*held, self.histogram.state if histogram else None]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Spread:
+        """Return what had the `state`."""
+        found = cls()
+        found.count, found.skipped, found.low, found.high, found.mean, found.absolute, found._squares = state[:7]
+        found.histogram = Histogram() if state[7] is None else Histogram.of(state[7])
+        return found
+
+    @property
+    def variance(self) -> float:
+        """The population's variance; nan without values."""
+        return self._squares / self.count if self.count else math.nan
+
+    @property
+    def mean_absolute(self) -> float:
+        """Mean |x|; nan without values."""
+        return self.absolute / self.count if self.count else math.nan
+
+    @property
+    def largest(self) -> float:
+        """Max |x|; nan without values."""
+        return max(abs(self.low), abs(self.high)) if self.count else math.nan
+
+    def _take(self, values: np.ndarray) -> None:
+        """Take in finite float64 values, but for the histogram."""
+        if not values.size:
+            return
+        part = Spread.__new__(Spread)
+        part.count, part.skipped = values.size, 0
+        part.low, part.high = float(values.min()), float(values.max())
+        part.mean = float(values.mean())
+        part.absolute = float(np.abs(values).sum())
+        part._squares = float(np.square(values - part.mean).sum())
+        self._join(part)
+
+    def _join(self, other: Spread) -> None:
+        """Take in all but the histogram of another (Chan, Golub, LeVeque 1979)."""
+        self.skipped += other.skipped
+        if not other.count:
+            return
+        count = self.count + other.count
+        if self.count:
+            gap = other.mean - self.mean
+            self._squares += other._squares + gap * gap * (self.count * other.count / count)
+            self.mean += gap * (other.count / count)
+        else:
+            self.mean, self._squares = other.mean, other._squares
+        self.count = count
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.absolute += other.absolute
+
+
+class Pair:
+    """All measures of two streams; `x` and `y` are the `Spread` of each over the elements that both have finite.
+
+    held : how y is held where it is held in integers, from the last batch; None for float tensors.
+    """
+
+    def __init__(self) -> None:
+        self.x, self.y = Spread(), Spread()
+        self.held: Held | None = None
+        self.skipped = 0
+        self.atol = self.rtol = 0.0
+        self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
+        self._used = 0.0
+        self._full = 0  # elements of y at an end of what it can hold
+        self._beyond = 0  # elements of x that y cannot hold, by more than a step
+
+    def add(self, x: np.ndarray, y: np.ndarray, held: Held | None = None) -> None:
+        """Take in a batch of both, of one shape.
+
+        held : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as the
+        user's tensor that they stand for. ValueError where the shapes differ.
+        """
+        if x.shape != y.shape:
+            raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
+        part = Pair()
+        part.x.histogram, part.y.histogram = self.x.histogram, self.y.histogram  # counts are exact in any order
+        part.held = held
+        real, counts, wanted = y, None, None
+        if held is not None:
+            real, wanted = held.real(y), held.counts(x).reshape(-1)
+            counts = y.reshape(-1)
+            if y.dtype.kind not in "iu":
+                counts = np.rint(held.q.counts(counts)) + held.q.zero_point
+        for start in range(0, x.size, _CHUNK):
+            piece = slice(start, start + _CHUNK)
+            a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
+            sound = np.isfinite(a) & np.isfinite(b)
+            every = bool(sound.all())
+            part._take(*((a, b) if every else (a[sound], b[sound])))
+            part.skipped += int(sound.size - np.count_nonzero(sound))
+            if counts is not None and wanted is not None:
+                part._place(*((v[piece] if every else v[piece][sound]) for v in (wanted, counts)))
+        self._join(part)
+
+    def merge(self, other: Pair) -> None:
+        """Take in what another has counted."""
+        self.x.histogram.merge(other.x.histogram)
+        self.y.histogram.merge(other.y.histogram)
+        self._join(other)
+
+    def state(self, histograms: bool) -> list[object]:
+        """Return what it has seen of float tensors, in types that JSON has; `of` makes an equal one of it.
+
+        histograms : also what KL needs, which is most of it.
+        """
+        sides = [self.x.state(histograms), self.y.state(histograms)]
+        return [*sides, self.skipped, self.atol, self.rtol, [float(total) for total in self._sums]]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Pair:
+        """Return what had the `state`."""
+        found = cls()
+        found.x, found.y = (Spread.of(side) for side in state[:2])
+        found.skipped, found.atol, found.rtol = state[2:5]
+        found._sums = np.array(state[5], np.float64)
+        return found
+
+    def _take(self, a: np.ndarray, b: np.ndarray) -> None:
+        """Take in finite float64 values [n] of both."""
+        if not a.size:
+            return
+        for side, values in ((self.x, a), (self.y, b)):
+            side._take(values)
+            side.histogram.add(values)
+        gap = a - b
+        off = np.abs(gap)
+        self._sums += (np.square(a).sum(), np.square(b).sum(), (a * b).sum(), np.square(gap).sum(), off.sum())
+        self.atol = max(self.atol, float(off.max()))
+        self.rtol = max(self.rtol, _rtol(a, off))
+
+    def _place(self, wanted: np.ndarray, counts: np.ndarray) -> None:
+        """Look where in the integers' range y lies, in counts, and where x ought to."""
+        if self.held is None or not counts.size:
+            return
+        low, high = self.held.q.low, self.held.q.high
+        least, most = float(counts.min()), float(counts.max())
+        self._used = max(self._used, most / high, least / low)
+        self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
+        self._beyond += int(np.count_nonzero((wanted < low - 1) | (wanted > high + 1)))
+
+    def _join(self, other: Pair) -> None:
+        self.x._join(other.x)
+        self.y._join(other.y)
+        self.held = self.held if other.held is None else other.held
+        self.skipped += other.skipped
+        self.atol, self.rtol = max(self.atol, other.atol), max(self.rtol, other.rtol)
+        self._sums += other._sums
+        self._used = max(self._used, other._used)
+        self._full += other._full
+        self._beyond += other._beyond
+
+    # ---- what was found ------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Return how many elements were compared."""
+        return self.x.count
+
+    @property
+    def cosine(self) -> float:
+        """1 where both are all zero, 0 where one is."""
+        xx, yy, xy, error, _ = self._sums
+        if error == 0:
+            return 1.0
+        norm = math.sqrt(xx) * math.sqrt(yy)
+        return float(np.clip(xy / norm, -1, 1)) if norm else 0.0
+
+    @property
+    def mse(self) -> float:
+        """Return the mean squared error."""
+        return float(self._sums[3]) / max(self.count, 1)
+
+    @property
+    def l1(self) -> float:
+        """Return the mean absolute error."""
+        return float(self._sums[4]) / max(self.count, 1)
+
+    @property
+    def sqnr(self) -> float:
+        """In dB; infinite where both are equal, minus infinity where x alone is all zero."""
+        return decibel(float(self._sums[0]), float(self._sums[3]))
+
+    @property
+    def kl(self) -> float:
+        """Of the histograms, not of the elements: 0 for two that hold the same values in another order."""
+        return divergence(*self.histograms())
+
+    def histograms(self, number: int = BINS) -> tuple[np.ndarray, np.ndarray]:
+        """Return the counts of x and y, int64 [number] each, over the union of both ranges."""
+        if not self.count:
+            return np.zeros(number, np.int64), np.zeros(number, np.int64)
+        low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
+        return self.x.histogram.bins(low, high, number), self.y.histogram.bins(low, high, number)
+
+    @property
+    def saturation(self) -> float | None:
+        """Share of y's elements that are the least or the largest integer; None where y is not held in integers."""
+        return None if self.held is None else self._full / max(self.count, 1)
+
+    @property
+    def clipped(self) -> float | None:
+        """Share of x's elements that lie outside what y can hold, by more than a step; None as above."""
+        return None if self.held is None else self._beyond / max(self.count, 1)
+
+    @property
+    def used(self) -> float | None:
+        """Largest share of the positive or the negative integers that y reaches, 0 to 1; None as above."""
+        return None if self.held is None or not self.count else self._used
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all measures and both spreads, by the names of the tables of `compare`."""
+        found: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
+        for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):
+            found[f"base_model_{name}"] = float(getattr(self.x, key))
+            found[f"analy_model_{name}"] = float(getattr(self.y, key))
+        return {**found, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Return `array` in float32; what is finite stays finite: an integer may stand for the lowest number and a bit."""
+    sound = np.isfinite(array)
+    return np.where(sound, np.clip(array, -_LARGEST, _LARGEST), array).astype(np.float32)
+
+
+def _rtol(a: np.ndarray, off: np.ndarray) -> float:
+    """Return max off / |a|; the largest float32 where a is 0 and off is not, and for anything above it."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(off == 0, 0.0, off / np.abs(a))
+    return float(min(ratio.max(initial=0.0), _LARGEST))
+
+
+def divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """Return KL = sum p log(p/q) of two histograms of one shape; a share of 0 counts as 1e-12."""
+    if not p.any() or not q.any():
+        return 0.0
+    shares = [np.maximum(h / h.sum(), EMPTY) for h in (p, q)]
+    return float(np.sum(shares[0] * np.log(shares[0] / shares[1])))
