@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from tests.files.make import COMMANDS, STANDARD, options
-from tests.test_schema_files import check as against_schema
+from tests.schemas.test_files import check as against_schema
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path for path in HERE.iterdir() if re.fullmatch(r"\d+\.\d+", path.name))

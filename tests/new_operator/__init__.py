@@ -8,7 +8,7 @@ from dataclasses import replace
 import lingeronnx as lo
 from lingeronnx.targets import Vendor, rows
 from lingeronnx.targets.arithmetic import Arithmetic, Requantize
-from tests.test_invented_chip import chip
+from tests.targets.test_invented_chip import chip
 
 from .fake import squash
 from .kernel import Squash

@@ -14,8 +14,8 @@ from lingeronnx.graph import ir
 from lingeronnx.qdq.difference import differences
 from lingeronnx.qdq.write import SCALES, scale_of, write
 from tests import nets
-from tests.generations.helpers import model, some
 from tests.nets import NETS, Net, quantized, samples
+from tests.targets.luna.dialects.helpers import model, some
 
 FREE = {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}
 MOVED = {**FREE, "activations": "asymmetric"}

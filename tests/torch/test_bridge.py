@@ -25,7 +25,7 @@ from tests.examples import first
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
 from tests.ops.test_breadth import CASES
-from tests.test_attention import D, T, attention
+from tests.passes.test_attention import D, T, attention
 from tests.torch.faked import tensor
 
 torch = pytest.importorskip("torch")

@@ -24,7 +24,7 @@ from simulator.kernel import Kernel, PlainKernel, Spec
 from simulator.kernels._common import Clipped
 from simulator.kernels._walk import Walked
 from simulator.kernels.recurrent import Recurrent
-from tests.test_conformance import LUNA
+from tests.run.test_conformance import LUNA
 from tests.torch.faked import equal, tensor
 
 pytestmark = pytest.mark.slow  # hundreds of cases

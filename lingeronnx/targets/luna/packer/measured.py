@@ -5,7 +5,7 @@ second in PSRAM, and writes to shared memory. Behind a slash stand the operands 
 another scale than the result; a plus says that a tensor has more than 65536 bytes. All in shared memory was measured
 of every operator.
 
-`tests/packer_rules/test_measured.py` holds the table against the measured rows; its command prints it.
+`tests/targets/luna/packer/test_measured.py` holds the table against the measured rows; its command prints it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,139 @@
+"""Each rewrite of `fit` by itself: one step keeps the function and the names, and each refuses what is not its own."""
+
+import numpy as np
+import onnx
+import pytest
+
+from lingeronnx.fit import REWRITES, fit
+from lingeronnx.graph import ir
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.targets.luna import VENUS
+from tests.fit.test_fit import TIGHT, tightened
+from tests.nets import Net
+from tests.passes.helpers import feeds, interface, ops, outputs
+
+STEPS = {rewrite.name: rewrite.apply for rewrite in REWRITES}
+
+
+def conv(shape, weight, *, out="y", **attributes):
+    net = Net(*shape, seed=sum(weight))
+    return net.graph(net.conv("x", weight, out=out, **attributes))
+
+
+def pool(kind, shape, **attributes):
+    net = Net(*shape)
+    return net.graph(net.node(kind, "x", out="y", **attributes))
+
+
+def transposed(shape, weight):
+    net = Net(*shape)
+    held = net.const(net.rng.standard_normal(weight).astype(np.float32))
+    return net.graph(net.node("ConvTranspose", "x", held, out="y", strides=[2], pads=[1, 1]))
+
+
+def doubled(shape):
+    net = Net(*shape)
+    scales = net.const(np.array([1, 1, 2, 2], np.float32))
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return net.graph(net.node("Resize", "x", "", scales, out="y", **how))
+
+
+#: Rewrite -> a model that breaks the limit it is for, the platform, the operators that one step leaves.
+OWN = {
+    "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
+    "split-depthwise": (lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4), VENUS,
+                        ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]),
+    "other-stride": (lambda: conv((2, 9, 8), (3, 2, 4, 3), strides=[3, 1], pads=[1] * 4), VENUS,
+                     ["Reshape", "Transpose", "Reshape", "Conv"]),
+    "phases-of-lines": (lambda: transposed((3, 7), (3, 2, 4)), VENUS,
+                        ["Conv", "Reshape", "Transpose", "Reshape", "Slice"]),
+    "enlarge-kernel": (lambda: conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"]),
+    "explicit-pad": (lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"]),
+    "split-kernel": (lambda: conv((3, 30, 30), (4, 3, 1, 13)), VENUS, None),
+    "split-channels": (lambda: conv((24, 5, 33), (4, 24, 1, 5)), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Add"]),
+    "split-map": (lambda: conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), tightened(VENUS, slab=2000),
+                  ["Slice", "Conv"] * 3 + ["Concat"]),
+    "split-average": (lambda: pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]), VENUS,
+                      ["AveragePool", "AveragePool"]),
+    "split-max-pool": (lambda: pool("MaxPool", (3, 24, 26), kernel_shape=[9, 9], pads=[4] * 4), VENUS,
+                       ["MaxPool", "MaxPool"]),
+    "repeat-elements": (lambda: doubled((3, 5, 4)), VENUS, None),
+}  # fmt: skip
+
+
+def traced(make):
+    model = make()
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    return model, next(iter(model.graph))
+
+
+def test_every_rewrite_stands_here():
+    """But for those that look at what stands around a node: test_unroll, test_fit_between."""
+    assert OWN.keys() == STEPS.keys() - {"unroll", "normalize-constant", "smaller-input", "distance-to-bound"}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_one_step(name):
+    """It says what it did and at which cost; same outputs, valid ONNX, the names of inputs and outputs."""
+    make, row, left = OWN[name]
+    model, node = traced(make)
+    feed, names = feeds(model), interface(model)
+    want = outputs(model, feed)["y"]
+    what, cost = STEPS[name](model, node, row)
+    ir.name_nodes(model)  # as `fit` does when it has done with all of them
+    assert what
+    assert cost == "exact" or "half a step at most" in cost
+    if left is not None:
+        assert ops(model) == left
+    assert interface(model) == names
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
+
+
+#: Rewrites for limits of the packer, which `fit` looks for before it asks them.
+ASKED = ("split-map", "split-channels")
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_is_within_the_limits_stays(name):
+    """A small convolution and a small pooling are nobody's work."""
+    for make in (
+        lambda: conv((3, 8, 8), (4, 3, 3, 3), pads=[1] * 4),
+        lambda: pool("MaxPool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
+        lambda: pool("AveragePool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
+    ):
+        model, node = traced(make)
+        before = ir.to_proto(model).SerializeToString()
+        assert (fit(model, VENUS) == []) if name in ASKED else STEPS[name](model, node, VENUS) is None
+        assert ir.to_proto(model).SerializeToString() == before
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_another_operator_stays(name):
+    """A Relu, and what has no inputs."""
+    net = Net(3, 8, 8)
+    model, node = traced(lambda: net.graph(net.node("Relu", "x", out="y")))
+    assert STEPS[name](model, node, VENUS) is None
+    bare = ir.make_node("RandomNormal", [], {"shape": [3, 8, 8]}, name="bare", output="noise")
+    assert STEPS[name](model, bare, VENUS) is None
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if not name.endswith(("average", "pool", "elements"))])
+def test_a_weight_of_the_run_stays(name):
+    """Nothing can be taken apart whose numbers are not known."""
+    make, row, _ = OWN[name]
+    model, node = traced(make)
+    weight = ir.source(node, 1)
+    same = ir.make_node("Identity", [weight], name="run", output="weight_of_the_run", like=weight)
+    model.graph.insert_before(node, same)
+    node.replace_input_with(1, same.outputs[0])
+    assert STEPS[name](model, node, row) is None
+
+
+def test_unknown_sizes_stay():
+    """A map of open size."""
+    make, row, _ = OWN["split-max-pool"]
+    model, node = traced(make)
+    for value in (node.inputs[0], node.outputs[0]):
+        value.shape = ir.oir_shape(["N", 3, None, None])
+    assert STEPS["split-max-pool"](model, node, row) is None

@@ -1,0 +1,59 @@
+"""docs/coming-from.md: what it says is called so here, is called so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import lingeronnx as lo
+from lingeronnx import cli
+
+TEXT = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+ROWS = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| there")]
+
+
+def test_names_of_the_package_exist() -> None:
+    names = set(re.findall(r"\blo\.([A-Za-z_]+)", TEXT)) - {"X"}
+    assert {"wb_analyse", "Dumper", "AnalysisQuant", "QuantAnalysis", "check_qat_model", "ModelProfiler"} <= names
+    assert [name for name in sorted(names) if name not in (*lo.__all__, "torch")] == []
+
+
+def test_names_of_the_torch_part_exist() -> None:
+    pytest.importorskip("torch")
+    names = set(re.findall(r"\blo\.torch\.([A-Za-z_]+)", TEXT))
+    assert {"init", "trace_layers", "export"} <= names
+    assert [name for name in sorted(names) if name not in lo.torch.__all__] == []
+
+
+def commands() -> list[tuple[str, str]]:
+    return [
+        (words.split()[0], words)
+        for _, *right in ROWS
+        for words in re.findall(r"`lingeronnx ([^`]+)`", " ".join(right))
+    ]
+
+
+@pytest.mark.parametrize("name, words", commands())
+def test_commands_and_their_options_exist(name, words) -> None:
+    command = cli.main.commands[name]
+    if name == "analyze":
+        command = command.commands[words.split()[1]]
+    known = {option for parameter in command.params for option in parameter.opts}
+    used = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", words))
+    assert used <= known
+
+
+def test_onnxruntimes_names_exist() -> None:
+    from onnxruntime import quantization
+    from onnxruntime.quantization import calibrate, qdq_loss_debug, quant_utils, shape_inference
+
+    homes = (quantization, qdq_loss_debug, shape_inference, quant_utils, calibrate)
+    part = TEXT.split("## onnxruntime's quantization tools")[1]
+    left = " ".join(line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `"))
+    named = re.findall(r"`([A-Za-z_]+)(?=[(`.])", left)
+    assert len(named) > 12
+    others = {"InferenceSession", "Entropy", "Percentile", "calibration_cache_path", "op_types_to_quantize"}
+    missing = [name for name in named if name not in others and not any(hasattr(home, name) for home in homes)]
+    assert missing == []

@@ -1,0 +1,140 @@
+"""The JSON Schemas that `lingeronnx schema` prints, held against the files that they describe."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from lingeronnx import cli
+from lingeronnx.plan.config import QuantConfig
+from lingeronnx.schemas.files import FILES, schema_of
+
+HERE = Path(__file__).parents[1]
+MODEL = HERE / "qdq" / "files" / "planned_by_peers.onnx"
+KINDS = {"string": str, "integer": int, "number": int | float, "boolean": bool, "array": list, "object": dict,
+         "null": type(None)}  # fmt: skip
+KNOWN = {"$schema", "$defs", "$ref", "title", "description", "default", "type", "properties", "required", "items",
+         "additionalProperties", "anyOf", "enum", "const", "minimum", "maximum", "exclusiveMinimum",
+         "exclusiveMaximum", "minItems", "maxItems", "prefixItems"}  # fmt: skip
+
+
+def faults(value, schema, root, where="$"):
+    """Yield what is wrong with a value; the words of JSON Schema that these schemas use."""
+    assert schema.keys() <= KNOWN, schema.keys() - KNOWN
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    kind = schema.get("type")
+    if kind is not None:
+        right = isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        if not right:
+            yield f"{where}: {value!r} is no {kind}"
+            return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{where}: {value!r} is none of {schema['enum']}"
+    if "anyOf" in schema and all(list(faults(value, one, root, where)) for one in schema["anyOf"]):
+        yield f"{where}: {value!r} is none of the forms"
+    limits = (
+        ("minimum", lambda a, b: a >= b),
+        ("maximum", lambda a, b: a <= b),
+        ("exclusiveMinimum", lambda a, b: a > b),
+    )
+    for word, holds in limits:
+        if word in schema and not holds(value, schema[word]):
+            yield f"{where}: {value!r} breaks {word} {schema[word]}"
+    if isinstance(value, list):
+        if len(value) < schema.get("minItems", 0):
+            yield f"{where}: {len(value)} items"
+        for index, item in enumerate(value):
+            yield from faults(item, schema.get("items", {}), root, f"{where}[{index}]")
+    if isinstance(value, dict):
+        more, fields = schema.get("additionalProperties", True), schema.get("properties", {})
+        yield from (f"{where}: no {name}" for name in schema.get("required", ()) if name not in value)
+        for name, item in value.items():
+            if name in fields:
+                yield from faults(item, fields[name], root, f"{where}.{name}")
+            elif more is False:
+                yield f"{where}: unknown {name}"
+            elif isinstance(more, dict):
+                yield from faults(item, more, root, f"{where}.{name}")
+
+
+def check(value, what):
+    schema = schema_of(what)
+    return list(faults(value, schema, schema))
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_command(what):
+    done = CliRunner().invoke(cli.main, ["schema", what])
+    assert done.exit_code == 0, done.output
+    body = json.loads(done.stdout)
+    assert body["title"] == what
+    assert body["$schema"].startswith("https://json-schema.org/")
+
+
+def test_an_unknown_word_is_a_usage_error():
+    assert CliRunner().invoke(cli.main, ["schema", "plans"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    (
+        [],
+        ["--platform", "generic", "--weight-scales", "channel", "--activations", "asymmetric", "--mode", "max-value"],
+        ["--platform", "generic", "--min-sqnr", "200"],
+        ["--eval", "x.npz", "--metric", "sqnr"],
+        ["--plan", str(MODEL.parent / "aimet_1.0.0.encodings")],
+    ),
+)
+def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", x=np.random.default_rng(0).normal(size=(16, 2, 6, 6)).astype(np.float32))
+    words = ["quantize", str(MODEL), "-o", "q.onnx", "--calib", "x.npz", "--save-plan", "p.json", "--json", *arguments]
+    done = CliRunner().invoke(cli.main, words)
+    assert done.exit_code == 0, done.output
+    assert check(json.loads(Path("p.json").read_text()), "plan") == []
+    report = json.loads(done.stdout)
+    assert check(report, "report") == []
+    properties = schema_of("report")["properties"]
+    assert set(properties) - {"deployment"} == set(report)
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    (
+        ({"lingeronnx_plan": 3}, "none of"),
+        ({"tensors": {"x": {"scale": 0, "bits": 8}}}, "forms"),
+        ({"tensors": {"x": {"scale": [1.0], "bits": 8}}}, "forms"),
+        ({"tensors": {"x": {"scale": 1.0}}}, "no bits"),
+        ({"tensors": {"x": {"scale": 1.0, "bits": 64}}}, "maximum"),
+        ({"more": 1}, "unknown more"),
+    ),
+)
+def test_the_plans_schema_refuses(change, told):
+    plan = {"lingeronnx_plan": 2, "platform": "venus", "mode": "q-value", "tensors": {}}
+    assert check(plan, "plan") == []
+    assert any(told in fault for fault in check({**plan, **change}, "plan"))
+
+
+def test_every_setting_is_in_the_configurations_schema():
+    assert set(schema_of("quant")["properties"]) == set(QuantConfig.model_fields)
+
+
+@pytest.mark.parametrize("text", ("platform: venus\nbits: 8\noverrides: {conv: {calibrator: max}}", "state: {h1: h0}"))
+def test_a_configuration_that_is_read_is_valid(text):
+    body = yaml.safe_load(text)
+    QuantConfig.of(body)
+    assert check(body, "quant") == []
+
+
+@pytest.mark.parametrize("text", ("bit: 8", "mode: q", "batch: 0", "overrides: {conv: {calibratr: max}}", "skip: conv"))
+def test_a_configuration_that_is_refused_is_not_valid(text):
+    assert check(yaml.safe_load(text), "quant")
+
+
+def test_readme_names_the_command():
+    assert re.search(r"`lingeronnx schema quant", (HERE.parent / "README.md").read_text())

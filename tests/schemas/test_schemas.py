@@ -1,0 +1,249 @@
+"""Laws: ONNX's checker takes every graph that we write, and every measured one, and refuses what is wrong with it."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, defs, helper
+
+import lingeronnx as lo
+from lingeronnx.formats import FORMATS
+from lingeronnx.graph import ir
+from lingeronnx.schemas import DOMAIN, EXEMPT, VERSION, as_thinker
+from lingeronnx.targets import PLATFORMS
+from tests.examples import first
+from tests.nets import NETS, quantized
+
+GOLDEN = Path(os.environ.get("LINGERONNX_GOLDEN", Path(__file__).parents[1] / "golden")) / "luna"
+CASES = json.loads((GOLDEN / "index.json").read_text())["cases"]
+NAMES = [target.name for target in PLATFORMS]
+
+
+@pytest.fixture(autouse=True)
+def schemas():
+    """Register; twice is once."""
+    lo.register_schemas()
+    before = len(defs.get_all_schemas())
+    lo.register_schemas()
+    assert len(defs.get_all_schemas()) == before
+
+
+def node_of(proto, op_type):
+    """Return the first node of an operator."""
+    return next(node for node in proto.graph.node if node.op_type == op_type)
+
+
+def types(proto):
+    """Return (element type, sizes, None for a free one) by tensor, as ONNX infers them from the inputs alone."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.value_info[:]
+    graph = onnx.shape_inference.infer_shapes(copy, strict_mode=True).graph
+    return {
+        v.name: (v.type.tensor_type.elem_type, [d.dim_value or None for d in v.type.tensor_type.shape.dim])
+        for v in (*graph.value_info, *graph.output)
+    }
+
+
+# ---- what is right -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("platform", NAMES)
+@pytest.mark.parametrize("build", first(2, NETS), ids=lambda f: f.__name__)
+def test_what_quantize_writes(build, platform, tmp_path):
+    """From a file, from memory, and by ONNX's own checker; inference finds the types and sizes that were declared."""
+    model = quantized(build(), platform=platform)
+    path = tmp_path / "net.onnx"
+    model.save(path)
+    lo.check_model(path)
+    lo.check_model(model.graph)
+    proto = ir.to_proto(model.graph)
+    onnx.checker.check_model(proto)
+    found = types(as_thinker(proto))
+    for node in model.graph.graph:
+        for value in node.outputs:
+            declared = [d if isinstance(d, int) else None for d in value.shape]
+            assert found[value.name] == (int(value.dtype), declared), value.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", NAMES)
+def test_shipped_model(platform):
+    """The trained digits classifier."""
+    models = Path(__file__).parents[2] / "models"
+    calib = np.load(models / "digits_calib.npz")
+    name = calib.files[0]
+    model = lo.quantize(models / "digits_cnn.onnx", {name: calib[name]}, platform=platform)
+    lo.check_model(model.graph)
+    onnx.checker.check_model(ir.to_proto(model.graph))
+
+
+@pytest.mark.parametrize("platform", NAMES)
+def test_float_islands(platform):
+    """Layers left in float, and what stands between them."""
+    model = NETS[0]()
+    skip = [str(node.name) for node in model.graph if node.op_type == "Conv"][1:]
+    graph = quantized(model, platform=platform, skip=skip).graph
+    assert any(node.op_type == "Conv" for node in graph.graph)
+    lo.check_model(graph)
+
+
+def test_golden_graphs():
+    """Every measured graph passes, and inference finds the types and sizes that the chip's executor gave."""
+    known = {name for form in FORMATS for name in form.names}
+    passed = 0
+    for case in CASES:
+        proto = onnx.load(GOLDEN / f"{case['name']}.onnx")
+        if not {node.op_type for node in proto.graph.node} <= known:
+            continue
+        lo.check_model(proto)
+        copy = as_thinker(proto)
+        found, writers = types(copy), {name: node for node in copy.graph.node for name in node.output}
+        for output, told in case["outputs"].items():
+            tensor = writers[output].input[0] if writers[output].op_type == "Dequant" else output
+            elem, sizes = found[tensor]
+            assert sizes == told["shape"], case["name"]
+            assert helper.tensor_dtype_to_np_dtype(elem) == told["dtype"], case["name"]
+        passed += 1
+    assert passed >= 598
+
+
+def test_every_operator_has_a_schema():
+    """Each in domain thinker, with the attributes of its table: required ones required, defaults as they are."""
+    for form in FORMATS:
+        schema = defs.get_schema(form.name, VERSION, DOMAIN)
+        for attr in form.attributes:
+            held = schema.attributes[attr.name]
+            if form.domain != DOMAIN:
+                continue  # the standard's own word on what is required
+            assert held.required == attr.required, f"{form.name} {attr.name}"
+            if not attr.required and attr.default is not None:
+                default = helper.get_attribute_value(held.default_value)
+                assert (default.decode() if isinstance(default, bytes) else default) == pytest.approx(attr.default)
+
+
+@pytest.mark.parametrize("op_type", EXEMPT)
+def test_exemptions_are_needed(op_type):
+    """Each operator that is exempt from the standard's schema is one of ours, and moves only where it is integer."""
+    assert op_type in {form.name for form in FORMATS}
+    attributes = {"axes": [0], "dims": [4]}
+    for elem, domain in ((TensorProto.INT8, DOMAIN), (TensorProto.FLOAT, "")):
+        ends = [helper.make_tensor_value_info("x", elem, [1, 4]), helper.make_tensor_value_info("y", elem, None)]
+        graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"], **attributes)], "g", ends[:1], ends[1:])
+        assert as_thinker(helper.make_model(graph)).graph.node[0].domain == domain
+
+
+def test_other_names():
+    """Names of other generations are checked as today's; the model given stays as it was."""
+    proto = ir.to_proto(quantized(NETS[0](), platform="venus").graph)
+    node = node_of(proto, "Conv2dInt")
+    node.op_type, node.domain = "QConv2d", "linger"
+    next(a for a in node.attribute if a.name == "strides").name = "stride"
+    proto.opset_import.append(helper.make_opsetid("linger", 1))
+    before = proto.SerializeToString()
+    lo.check_model(proto)
+    assert proto.SerializeToString() == before
+    next(a for a in node.attribute if a.name == "stride").name = "stridess"
+    with pytest.raises(lo.ModelError, match="stridess"):
+        lo.check_model(proto)
+
+
+# ---- what is wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proto():
+    """A small quantized net."""
+    return ir.to_proto(quantized(NETS[0](), platform="venus").graph)
+
+
+def refused(proto, match, plain=True):
+    """Both the helper and, where types do not matter, ONNX's checker alone refuse a graph."""
+    with pytest.raises(lo.ModelError, match=match):
+        lo.check_model(proto)
+    if plain:
+        with pytest.raises(onnx.checker.ValidationError, match=match):
+            onnx.checker.check_model(proto)
+
+
+@pytest.mark.parametrize("op_type, name", (("Conv2dInt", "scale_w"), ("Quant", "scale_x"), ("Dequant", "scale_o")))
+def test_missing_attribute(proto, op_type, name):
+    """A required attribute."""
+    node = node_of(proto, op_type)
+    del node.attribute[[a.name for a in node.attribute].index(name)]
+    refused(proto, name)
+
+
+@pytest.mark.parametrize("name, value", (("strides", 1.0), ("scale_x", 16), ("platform_quant", 1), ("group", [1])))
+def test_wrong_attribute_type(proto, name, value):
+    """An attribute of another type."""
+    node = node_of(proto, "Conv2dInt")
+    next(a for a in node.attribute if a.name == name).CopyFrom(helper.make_attribute(name, value))
+    refused(proto, name)
+
+
+def test_misspelt_attribute(proto):
+    """An attribute that no schema knows."""
+    node_of(proto, "LinearInt").attribute.append(helper.make_attribute("scale_y", 2.0))
+    refused(proto, "scale_y")
+
+
+def test_unknown_operator(proto):
+    """The nearest name is told; ONNX alone does not look at operators of a domain it does not know."""
+    node_of(proto, "LinearInt").op_type = "LinearIn"
+    refused(proto, "unknown operator; did you mean 'LinearInt'", plain=False)
+
+
+def test_wrong_number_of_inputs(proto):
+    """A weight layer without a weight, and with too much."""
+    node = node_of(proto, "Conv2dInt")
+    kept = list(node.input)
+    for inputs in (kept[:1], [*kept, kept[0]]):
+        node.input[:] = inputs
+        refused(proto, "input")
+
+
+def test_wrong_types(proto):
+    """Real numbers where integers belong, and a weight in int32."""
+    quant = node_of(proto, "Quant")
+    node = node_of(proto, "Conv2dInt")
+    node.input[0] = quant.input[0]
+    refused(proto, "float", plain=False)
+    node.input[0] = quant.output[0]
+    lo.check_model(proto)
+    weight = next(t for t in proto.graph.initializer if t.name == node.input[1])
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight).astype(np.int32), weight.name))
+    refused(proto, "type", plain=False)
+
+
+def test_contradicting_shape(proto):
+    """A declared size that does not follow from the inputs."""
+    name = node_of(proto, "Conv2dInt").output[0]
+    value = next(v for v in proto.graph.value_info if v.name == name)
+    value.type.tensor_type.shape.dim[2].dim_value += 1
+    refused(proto, "shape", plain=False)
+
+
+def test_no_file(tmp_path):
+    """A missing file is the user's fault."""
+    with pytest.raises(lo.ModelError):
+        lo.check_model(tmp_path / "none.onnx")
+
+
+def test_a_float_gather_is_onnx_own():
+    """A table that stays in float is read by ONNX's operator; the check takes it in front of an integer part."""
+    integers = helper.make_tensor_value_info("x", TensorProto.INT32, [1, 3])
+    table = helper.make_tensor("table", TensorProto.FLOAT, [5, 2], np.ones(10))
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["t"]),
+        helper.make_node("Quant", ["t"], ["y"], domain=DOMAIN, scale_x=64.0, data_bits=8),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT8, [1, 3, 2])]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, VERSION)]
+    graph = helper.make_graph(nodes, "net", [integers], outputs, [table])
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    assert [node.domain for node in as_thinker(model).graph.node] == ["", DOMAIN]
+    lo.check_model(model)

@@ -1,0 +1,130 @@
+"""The packer's rules against measured rows: what packs, what runs right, what is planned. Prints the tables."""
+
+import json
+from collections import Counter, defaultdict
+from functools import cache, lru_cache
+from pathlib import Path
+
+import onnx
+import pytest
+
+from lingeronnx.targets import by_name
+from lingeronnx.targets.luna.packer.judge import judge
+
+ROOT = Path(__file__).resolve().parents[4]
+GOLDEN = next(
+    (
+        p / "shared" / "golden"
+        for p in Path(__file__).resolve().parents
+        if (p / "shared" / "golden" / "packer").is_dir()
+    ),
+    None,
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(GOLDEN is None, reason="the measured rows are not part of the project"),
+]
+
+
+def rows():
+    """Yield (folder, row) of every index."""
+    for folder in (GOLDEN / "packer", GOLDEN / "packer" / "more", GOLDEN / "tiles", GOLDEN / "executor"):
+        for row in json.loads((folder / "index.json").read_text()):
+            yield folder, {"topic": "tiles", **row}
+
+
+@lru_cache(maxsize=4)
+def model(path):
+    """Return one graph."""
+    return onnx.load(path)
+
+
+@cache
+def verdicts():
+    """Return [(row, verdict)]."""
+    return [
+        (row, judge(model(folder / row["file"]), by_name(row["platform"]), row["arguments"])) for folder, row in rows()
+    ]
+
+
+def measured(row):
+    """Return what was measured: refused, wrong, past (right beyond its plan), right; None where nothing says."""
+    if not row["packs"]:
+        return "refused"
+    if row["runs"] and row["equal_to_simulator"] is None:
+        return None
+    if not row["runs"] or not row["equal_to_simulator"]:
+        return "wrong"
+    return "past" if any(row["written_past_plan"] or [0]) else "right"
+
+
+def said(verdict):
+    """Return what the rules say."""
+    if not verdict.packs:
+        return "refused"
+    return "wrong" if not verdict.runs_right else "past" if verdict.warned else "right"
+
+
+@cache
+def table():
+    """Return {topic: {(measured, said): rows}} and print it."""
+    counts = defaultdict(Counter)
+    for row, verdict in verdicts():
+        kind = measured(row)
+        if kind is not None:
+            counts[row["topic"]][kind, said(verdict)] += 1
+    kinds = ("right", "past", "wrong", "refused")
+    print(f"\n{'topic':22}" + "".join(f"{kind:>18}" for kind in kinds))
+    for topic, found in sorted(counts.items()):
+        cells = [f"{found[k, k]}/{sum(found[k, s] for s in kinds)}" for k in kinds]
+        print(f"{topic:22}" + "".join(f"{cell:>18}" for cell in cells))
+    return counts
+
+
+def share(counts, kind, *, told=None):
+    """Return the share of rows of a kind that are told as one of `told`."""
+    total = sum(n for (have, _), n in counts.items() if have == kind)
+    return sum(n for (have, what), n in counts.items() if have == kind and what in told) / total if total else 1.0
+
+
+WRONG, RIGHT = ("wrong", "refused"), ("right", "past")
+
+
+def test_packs():
+    """Whether a row packs is told of every row."""
+    off = [row["id"] for row, verdict in verdicts() if verdict.packs != row["packs"]]
+    assert not off
+
+
+def test_runs_right():
+    """No wrong row is called right, and few right ones wrong, in all and by topic."""
+    counts = table()
+    total = sum(counts.values(), Counter())
+    assert share(total, "wrong", told=WRONG) == 1
+    assert share(total, "right", told=RIGHT) >= 0.90
+    for topic, found in counts.items():
+        assert share(found, "right", told=RIGHT) >= 0.80, topic
+
+
+def test_figures():
+    """README and docs/check.md tell how many rows were measured, and how many of them the chip computes wrong."""
+    counts = sum(table().values(), Counter())
+    wrong = sum(n for (have, _), n in counts.items() if have == "wrong")
+    texts = {file: " ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/check.md")}
+    assert f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among" in texts["README.md"]
+    assert f"{len(verdicts()):,} measured graphs, of which the chip computes {wrong:,} wrong" in texts["docs/check.md"]
+
+
+def test_past_the_plan():
+    """A row that is right and writes past its plan is warned of, neither accused nor passed."""
+    assert share(sum(table().values(), Counter()), "past", told=("past",)) >= 0.95
+
+
+def test_shared_memory():
+    """The planned bytes are those that were reserved; where the plan is too large, those that were asked for."""
+    packed = [(row, v.memory) for row, v in verdicts() if row["packs"] and row["memory"]]
+    same = sum(m is not None and -(-m.shared // 64) * 64 == row["memory"][1] for row, m in packed)
+    print(f"planned shared bytes: {same} of {len(packed)}")
+    assert same >= 0.99 * len(packed)
+    asked = [(row, v.memory) for row, v in verdicts() if (row["error"] or "").startswith("shared memory")]
+    assert all(memory is not None and memory.need == int(row["error"].split()[2]) for row, memory in asked)

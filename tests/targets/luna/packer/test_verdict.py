@@ -1,0 +1,180 @@
+"""The verdict, the arguments and the cost on graphs of our own; the measured rows are judged in test_rows."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError
+from lingeronnx.graph import ir
+from lingeronnx.targets import by_name
+from lingeronnx.targets.luna.packer.arguments import choose
+from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
+from lingeronnx.targets.luna.packer.memory import plan_memory
+from lingeronnx.targets.luna.packer.net import Net, Step, Tensor
+from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
+from lingeronnx.targets.luna.packing import packing
+from tests import nets
+from tests.packable import stress
+from tests.packer import judge as oracle
+
+MODEL = Path(__file__).resolve().parents[4] / "models" / "digits_cnn.onnx"
+CHIPS = ("venus", "arcs", "venusA")
+
+
+@pytest.fixture(scope="module", params=CHIPS)
+def packed(request, tmp_path_factory):
+    """Return (protobuf of the digits' net as it is written, row)."""
+    path = tmp_path_factory.mktemp("packed") / "net.onnx"
+    lo.quantize(MODEL, platform=request.param, effort="fast").save(path)
+    return onnx.load(path), by_name(request.param)
+
+
+def changed(proto, change):
+    """Return a copy of `proto` after `change`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    change(copy.graph)
+    return copy
+
+
+def test_what_is_written_packs_and_is_right(packed):
+    """With the arguments that are chosen, and the limits of the plan hold."""
+    choice = choose(*packed)
+    assert choice.verdict.chip_ready
+    assert not choice.verdict.findings
+    assert choice.words[:4] == ("-p", packing(packed[1]).name, "-d", "False")
+    memory = choice.verdict.memory
+    assert 0 < memory.shared <= memory.limit
+    for name, spot in memory.spots.items():  # no two that are alive together overlap
+        for other, place in memory.spots.items():
+            together = spot.place == place.place and spot.first <= place.last and place.first <= spot.last
+            if name < other and together and spot.offset != place.offset:
+                assert spot.offset + spot.size <= place.offset or place.offset + place.size <= spot.offset
+
+
+@pytest.mark.parametrize("args", ("", "--dma_prefetch False", "--threshold4 1"))
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("seed", (1, 4, 8))
+def test_the_plan_is_the_oracle_s(seed, chip, args):
+    """Everything starts where the other planner of the tests has it; averages reshape in place."""
+    model = stress(seed)
+    result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
+    proto = ir.to_proto(result.graph if result.chip is None else result.chip)
+    words = ["-d", "False", "-p", chip.lower(), *args.split()]
+    other = oracle(proto, chip, words)
+    assert other.packs
+    spots = judge(proto, by_name(chip), words).memory.spots
+    named = {
+        name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s for name, s in spots.items()
+    }
+    assert {name: spot.offset for name, spot in named.items()} == other.offsets
+
+
+def test_cost_adds_up(packed):
+    """The totals are those of the layers; the multiply-accumulates those of the float net and no fewer."""
+    cost = choose(*packed).verdict.cost
+    assert sum(cost.macs.values()) == sum(layer.macs for layer in cost.layers) > 0
+    assert cost.weights == sum(layer.weights for layer in cost.layers)
+    assert cost.to_dict()["shared"] == cost.shared
+
+
+def _at(graph):
+    graph.input[0].name = "in@put"
+    for node in graph.node:
+        node.input[:] = ["in@put" if n == graph.node[0].input[0] else n for n in node.input]
+
+
+def _reversed(graph):
+    nodes = list(graph.node)[::-1]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _without(name):
+    def change(graph):
+        node = next(n for n in graph.node if n.op_type == "Conv2dInt")
+        for attribute in [a for a in node.attribute if a.name == name]:
+            node.attribute.remove(attribute)
+
+    return change
+
+
+@pytest.mark.parametrize("change", (_at, _reversed, _without("o_bits"), _without("scale_w")))
+def test_what_the_packer_refuses(packed, change):
+    """Each in one sentence with a remedy."""
+    proto, row = packed
+    found = judge(changed(proto, change), row, ["-p", packing(row).name])
+    assert not found.packs
+    assert not found.runs_right
+    assert all(f.rule and f.value and f.remedy for f in found.findings)
+
+
+def test_arguments_that_are_refused(packed):
+    """A place that does not exist, another chip, and too little memory; an option that does not exist is ours."""
+    proto, row = packed
+    assert not judge(proto, row, "-m a:nowhere").packs
+    assert not judge(proto, row, ["-p", "mars"]).packs
+    assert not judge(proto, row, "-r 1000").packs
+    with pytest.raises(ConfigError, match="unknown packer argument '--nonsense'"):
+        judge(proto, row, "--nonsense 1")
+    with pytest.raises(ConfigError, match="has no packer"):
+        judge(proto, by_name("generic"))
+
+
+def test_parse():
+    """Words and a line are the same; a place may be in any case."""
+    line = "tpacker -g net.onnx -p venus -m t1:PSRAM,params:share-mem --threshold4 7"
+    line += " --dma_prefetch False -r 9 -c N=2:1:1"
+    found = parse(line)
+    assert found.places == {"t1": PSRAM}
+    assert (found.parameters, found.thresholds[3], found.prefetch, found.limit) == (SHARE, 7, False, 9)
+    assert found.sizes == {"N": 2}
+    assert parse(["-p", "venus"]) == parse("-p venus")
+
+
+def test_check_of_a_file(packed, tmp_path):
+    """`check` says the same, with arguments and without."""
+    ir_path = tmp_path / "net.onnx"
+    onnx.save(packed[0], ir_path)
+    assert lo.check(ir_path).sound
+    assert not lo.check(ir_path, packer_args=["-r", "1000"]).packs
+    assert lo.check(ir.load(ir_path)).runs_right
+
+
+@pytest.mark.parametrize("line", ("", "-m params:share-mem", "--threshold4 1", "--dma_prefetch False"))
+def test_a_plan_below_a_number_of_bytes(packed, line):
+    """It is the plan that is made without it where that needs fewer bytes, and none where it needs as many."""
+    proto, row = packed
+    options = parse(line)
+    net = make_ready(proto, row, options).net
+    plan = plan_memory(net, row, options)
+    assert plan_memory(net, row, options, plan.need + 1) == plan
+    for below in (plan.need, plan.need - 1, plan.need // 2, 0):
+        assert plan_memory(net, row, options, below) is None
+
+
+def sliced(steps):
+    """Return a net that is one Slice of a tensor [1, 8, 8] with these constant steps."""
+    arrays = {name: np.array(values, np.int64) for name, values in (("s", [0]), ("e", [8]), ("a", [1]), ("t", steps))}
+    tensors = {name: Tensor(name, array.shape, 8, True) for name, array in arrays.items()}
+    tensors |= {"x": Tensor("x", (1, 8, 8)), "y": Tensor("y", (1, 8 // steps[0], 8))}
+    step = Step("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
+    return Net([step], ["x"], ["y"], tensors, arrays)
+
+
+def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
+    """Shapes, attributes and constants tell them apart, names do not; what is broken is told of each node."""
+    limits = Limits(by_name("venus"))
+    asked = []
+    ask = Limits._ask
+    monkeypatch.setattr(Limits, "_ask", lambda self, node: asked.append(node.name) or ask(self, node))
+    seen = []
+    for steps in ([2], [1], [2], [4], [1]):
+        net = sliced(steps)
+        net.steps[0] = net.steps[0].but(origin=f"node{len(seen)}")
+        seen.append([(f.node, f.value) for f in limits.broken(net, net.steps[0])])
+    assert seen == [[("node0", "step 2")], [], [("node2", "step 2")], [("node3", "step 4")], []]
+    assert asked == ["cut[2]", "cut[1]", "cut[4]"]

@@ -1,0 +1,194 @@
+"""The form that a packer wants: what was judged wrong before is right after, and no integer has changed."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from lingeronnx.api import quantize
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
+from lingeronnx.targets.luna.finish.nodes import joined
+from tests import nets
+from tests.packer import judge
+
+#: The module, whose name in the package is that of its function.
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
+CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
+
+
+def named(model):
+    """Return the integer graph as a protobuf whose names the packer can read."""
+    text = ir.to_proto(model)
+    graph = text.graph
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name.replace("@", "_at_") for name in names]
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = value.name.replace("@", "_at_")
+    return text
+
+
+def judged(result, platform, *arguments):
+    """Return the verdict on a quantized model; LINEAR stands for what must lie in PSRAM.
+
+    That is the outputs of fully connected layers, and the iqCat that makes room for a softmax.
+    """
+    names = [n.output[0] for n in named(result.graph).graph.node if n.op_type == "LinearInt"]
+    names += [n.output[0] for n in named(result.graph).graph.node if n.output[0].endswith("_repeated")]
+    arguments = [",".join(f"{name}:psram" for name in names) if word == "LINEAR" else word for word in arguments]
+    return judge(named(result.graph), platform, ["-d", "False", "-p", CHIPS[platform], *arguments])
+
+
+def mended(monkeypatch, model, platform, text, *arguments):
+    """Quantize with and without the remedies and compare; `text` is what is wrong without. Return (before, after)."""
+    feed = nets.samples(model, 12)
+    after = quantize(model, feed, platform=platform, effort="fast")
+    with monkeypatch.context() as patch:
+        patch.setattr(LAST_STAGE, "chip_form", lambda graph, row: [])
+        before = quantize(model, feed, platform=platform, effort="fast")
+    wrong = judged(before, platform, *arguments)
+    assert not wrong.right
+    assert any(text in problem for problem in wrong.problems), wrong.problems
+    assert judged(after, platform, *arguments).problems == []
+    assert len(after.report.fitted) > len(before.report.fitted)
+    old, new = Session(before.graph), Session(after.graph)
+    fed = {spec.name: feed[spec.name] for spec in new.inputs}
+    tensors = {name: array for name, array, _ in new.taps(fed)}
+    kept = [(name, array) for name, array, _ in old.taps(feed) if name in fed or name not in feed]
+    for name, array in kept:
+        np.testing.assert_array_equal(tensors[name], array)
+    onnx.checker.check_model(helper.make_model(named(after.graph).graph, opset_imports=named(after.graph).opset_import))
+    return before, after
+
+
+def kinds(result):
+    return [node.op_type for node in result.graph.graph]
+
+
+@pytest.mark.parametrize("platform", CHIPS)
+def test_constants_shared_in_part_are_copied(monkeypatch, platform):
+    """One weight with two biases."""
+    net = nets.Net(4, 5, 5, seed=1)
+    weight = net.const((0.3 * net.rng.standard_normal((4, 4, 1, 1))).astype(np.float32))
+    biases = [net.const(net.rng.standard_normal(4).astype(np.float32)) for _ in range(2)]
+    a = net.node("Relu", net.node("Conv", "x", weight, biases[0]))
+    model = net.graph(net.node("Relu", net.node("Conv", a, weight, biases[1]), out="y"))
+    _, after = mended(monkeypatch, model, platform, "shared by nodes whose other constants differ")
+    users = {}
+    for node in after.graph.graph:
+        if node.op_type == "Conv2dInt":
+            for value in node.inputs[1:]:
+                users.setdefault(value.name, set()).add(tuple(v.name for v in node.inputs[1:]))
+    assert all(len(groups) == 1 for groups in users.values())
+
+
+def test_nodes_that_share_all_constants_share_them_still():
+    net = nets.Net(4, 5, 5, seed=1)
+    weight = net.const(np.ones((4, 4, 1, 1), np.float32))
+    left, right = (net.node("Conv", "x", weight) for _ in range(2))
+    result = nets.quantized(net.graph(net.node("Add", left, right, out="y")), platform="arcs", effort="fast")
+    assert (kinds(result).count("Conv2dInt"), result.report.fitted) == (2, [])
+
+
+def test_every_reader_has_an_iqpad_of_its_own(monkeypatch):
+    """The first layer of keyword spotting: its kernel of 10 rows is split, and both parts read the padded input."""
+    net = nets.Net(1, 29, 10, seed=2)
+    model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
+    before, after = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
+    assert (kinds(before).count("iqPad"), kinds(after).count("iqPad")) == (1, 2)
+
+
+def test_padding_that_is_moved_has_an_input_of_its_own(monkeypatch):
+    """A 3x3 convolution of two channels beside another reader of its input."""
+    net = nets.Net(3, 9, 9, seed=3)
+    a = net.conv("x", (2, 3, 3, 3))
+    b = net.conv(a, (2, 2, 3, 3), pads=[1] * 4)
+    model = net.graph(net.node("Add", a, b, out="y"))
+    before, after = mended(monkeypatch, model, "venus", "")
+    assert kinds(after).count("Conv2dInt") == kinds(before).count("Conv2dInt") + 1
+    assert kinds(quantize(model, nets.samples(model), platform="arcs")).count("Conv2dInt") == 2
+
+
+def test_no_copy_for_the_only_reader():
+    net = nets.Net(2, 9, 9, seed=3)
+    a = net.conv("x", (2, 2, 3, 3))
+    result = nets.quantized(net.graph(net.conv(a, (4, 2, 3, 3), pads=[1] * 4, out="y")), platform="venus")
+    assert result.report.fitted == []
+
+
+@pytest.mark.parametrize("platform", CHIPS)
+@pytest.mark.parametrize("shape", ((3, 8, 8), (5, 8)))
+def test_a_graph_without_a_weight_gets_one(monkeypatch, platform, shape):
+    net = nets.Net(*shape, seed=4)
+    y = net.node("Relu", "x") if len(shape) == 2 else net.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
+    model = net.graph(net.node("Relu", y, out="y"))
+    _, after = mended(monkeypatch, model, platform, "constant")
+    assert kinds(after).count("Conv2dInt") == 1
+
+
+def test_an_input_that_nobody_reads_is_left_out(monkeypatch):
+    net = nets.Net(3, 8, 8, seed=5)
+    net.inputs.append(helper.make_tensor_value_info("idle", 1, ["N", 4]))
+    model = net.graph(net.conv("x", (4, 3, 3, 3), out="y"))
+    _, after = mended(monkeypatch, model, "arcs", "idle")
+    assert [v.name for v in after.graph.graph.inputs] == ["x"]
+    generic = quantize(model, nets.samples(model), platform="generic")
+    assert [v.name for v in generic.graph.graph.inputs] == ["x", "idle"]
+
+
+def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
+    net = nets.Net(6, 16, seed=6)
+    model = net.graph(net.node("MatMul", "x", net.const(net.rng.standard_normal((16, 48)).astype(np.float32)), out="y"))
+    _, after = mended(monkeypatch, model, "venusA", "past the planned memory", "--threshold4", "1")
+    assert kinds(after) == ["Quant", "LinearInt", "LinearInt", "iqCat", "Dequant"]
+    assert kinds(quantize(model, nets.samples(model), platform="arcs")) == ["Quant", "LinearInt", "Dequant"]
+
+
+def test_a_softmax_has_its_work_area(monkeypatch):
+    net = nets.Net(8, 16, seed=7)
+    weights = [net.const(net.rng.standard_normal((16, 16)).astype(np.float32)) for _ in range(2)]
+    soft = net.node("Softmax", net.node("MatMul", "x", weights[0]), axis=-1)
+    model = net.graph(net.node("MatMul", soft, weights[1], out="y"))
+    _, after = mended(monkeypatch, model, "venusA", "SoftmaxInt", "-m", "LINEAR")
+    assert kinds(after).count("SoftmaxInt") == kinds(after).count("Slice") > 1
+    assert kinds(quantize(model, nets.samples(model), platform="arcs")).count("SoftmaxInt") == 1
+
+
+def test_an_lstm_has_its_work_area(monkeypatch):
+    """8 steps of 8 pixels: the layer that changes nothing is widened, and cut again."""
+    model = ir.load(Path(__file__).resolve().parents[3] / "models" / "digits_lstm.onnx")
+    _, after = mended(monkeypatch, model, "venus", "LSTMInt", "--dma_prefetch", "False", "--threshold4", "1")
+    start = kinds(after).index("LSTMInt")
+    assert kinds(after)[start + 1 : start + 3] == ["LinearInt", "Slice"]
+    arcs = quantize(model, nets.samples(model, 12), platform="arcs", effort="fast")
+    assert kinds(arcs).count("LinearInt") == kinds(after).count("LinearInt") - 1
+
+
+def test_the_last_state_of_an_lstm_has_room(monkeypatch):
+    """It takes four bytes per unit, one is planned."""
+    model = ir.load(Path(__file__).resolve().parents[3] / "models" / "digits_lstm.onnx")
+    _, after = mended(
+        monkeypatch,
+        model,
+        "venusA",
+        "past the planned memory",
+        "--dma_prefetch",
+        "False",
+        "-m",
+        "input:psram,/Squeeze_output_0:psram",
+    )
+    start = kinds(after).index("LSTMInt")
+    assert kinds(after)[start + 1 : start + 4] == ["Slice", "Slice", "iqCat"]
+
+
+def test_two_that_are_joined_have_names_of_their_own():
+    """Of two nodes that repeat one tensor, the second has another name, as its output has."""
+    net = nets.Net(4, 6)
+    graph = net.graph(net.node("Relu", "x", out="y"))
+    node = graph.graph[0]
+    made = [joined(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer() for _ in range(2)]
+    assert len({node.name for node in made}) == len({node.outputs[0].name for node in made}) == 2
