@@ -70,7 +70,7 @@ def test_it_is_quantized_simulated_and_checked(nimbus):
 
 def test_it_has_a_fake_quantizer(nimbus):
     torch = pytest.importorskip("torch")
-    from lingeronnx.torch.bridge import Bridge
+    from lingeronnx.torch.bridge.network import Bridge
 
     model = net()
     result = lo.quantize(model, samples(model), platform=nimbus, effort="fast")
