@@ -152,7 +152,7 @@ SCRIPT = """
 import numpy as np
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.analysis.operators import operators_markdown
+from lingeronnx.analysis.check.operators_page import operators_markdown
 from tests.nets import Net, samples
 
 made = Net(5, 8, seed=8)
