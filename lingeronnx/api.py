@@ -59,8 +59,8 @@ from .tuning import finetune
 if TYPE_CHECKING:
     from .conversion import Converted
     from .repair import Repaired
-    from .torch.float_export import Exported
-    from .torch.lstmp_layouts import Converted as ConvertedCheckpoint
+    from .torch.checkpoint.lstmp_layouts import Converted as ConvertedCheckpoint
+    from .torch.exporter.float_export import Exported
 
 __all__ = [
     "BadCase",
@@ -313,7 +313,7 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
     elif isinstance(model, Mapping) and model and all(isinstance(value, np.ndarray) for value in model.values()):
         rows = rows_of(model)
     else:
-        from .torch.checkpoint import arrays
+        from .torch.checkpoint.parameters import arrays
 
         rows = rows_of(arrays(model))
     if not rows:
@@ -441,7 +441,7 @@ def export(
 ) -> Exported:
     """Export a torch module to a clean float ONNX file.
 
-    `lingeronnx.torch.float_export.export` has all settings.
+    `lingeronnx.torch.exporter.float_export.export` has all settings.
 
     Parameters
     ----------
@@ -459,7 +459,7 @@ def export(
     ConfigError
         For wrong settings, and where PyTorch is not installed.
     """
-    from .torch.float_export import export as run
+    from .torch.exporter.float_export import export as run
 
     return run(model, args, path, **settings)
 
@@ -474,8 +474,8 @@ def convert_checkpoint(
     source, path
         The checkpoint to read and the one to write.
     to, layout
-        The layout to write and the one to read: asr, plain, torch or ub; see `lingeronnx.torch.lstmp_layouts`. "auto"
-        finds the layout to read.
+        The layout to write and the one to read: asr, plain, torch or ub; see
+        `lingeronnx.torch.checkpoint.lstmp_layouts`. "auto" finds the layout to read.
 
     Raises
     ------
@@ -484,7 +484,7 @@ def convert_checkpoint(
     ConfigError
         For another word, and where PyTorch is not installed.
     """
-    from .torch.lstmp_layouts import convert_checkpoint as run
+    from .torch.checkpoint.lstmp_layouts import convert_checkpoint as run
 
     return run(source, path, to, layout)
 

@@ -28,7 +28,7 @@ from .run.runners import FloatRunner, input_specs
 from .run.session import lowered_session
 
 if TYPE_CHECKING:
-    from .torch.bridge import Bridge
+    from .torch.bridge.network import Bridge
 
 __all__ = ["finetune"]
 
@@ -90,9 +90,9 @@ def finetune(
     ConfigError
         For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or infinite.
     """
-    from .torch.bridge import Bridge
-    from .torch.finetune import Constraints, Recipe, Tuner
-    from .torch.samples import Samples
+    from .torch.bridge.network import Bridge
+    from .torch.finetune.samples import Samples
+    from .torch.finetune.tuner import Constraints, Recipe, Tuner
 
     if train is None:
         raise ConfigError("fine-tuning needs data to train on: give --train DATA")
@@ -104,7 +104,7 @@ def finetune(
         raise ConfigError(f"batch_norm '{batch_norm}': it is frozen or reestimate")
     source = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
     if state_dict is not None:
-        from .torch.checkpoint import load_checkpoint
+        from .torch.checkpoint.parameters import load_checkpoint
 
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":

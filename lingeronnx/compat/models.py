@@ -38,7 +38,7 @@ def exported(model: Model, example: object, path: Path) -> Plain:
     """Return `model`, or where it is a torch module, the session on its export to `path`, called with `example`."""
     if isinstance(model, Plain):
         return model
-    from ..torch.watch import exported as export
+    from ..torch.exporter.hooks import exported as export
 
     return export(model, example, path)
 

@@ -56,7 +56,7 @@ class Dumper:
             table = Outputs(layers_of(session, match_pattern, "root."), session)
             self._watching.enter_context(session.watched(table.add))
         elif hasattr(model, "named_modules"):
-            from ..torch.watch import watched
+            from ..torch.exporter.hooks import watched
 
             table = Outputs()
             self._watching.enter_context(watched(model, matcher(match_pattern, "root."), table.add))
@@ -98,7 +98,7 @@ class ModelProfiler:
         if isinstance(self._model, QuantizedModel | Session):
             self._follow(self._model if isinstance(self._model, Session) else self._model.runner)
         elif hasattr(self._model, "named_modules"):
-            from ..torch.watch import followed
+            from ..torch.exporter.hooks import followed
 
             self._open.enter_context(followed(self._model, self.out_dir / "model.onnx", self._follow))
         else:

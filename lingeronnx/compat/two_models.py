@@ -108,7 +108,7 @@ class QuantAnalysis:
         if filename is None and not path.exists() and path.with_suffix(".pt").exists():
             path = path.with_suffix(".pt")
         if path.suffix in (".pt", ".pth"):
-            from ..torch.checkpoint_file import read_value
+            from ..torch.checkpoint.file import read_value
 
             found = read_value(path)
             self.set_bad_case(tuple(found) if isinstance(found, list) else found)
@@ -175,7 +175,7 @@ class QuantAnalysis:
         )
         rows = found.to_list()
         try:
-            from ..torch.checkpoint_file import write_value
+            from ..torch.checkpoint.file import write_value
         except ConfigError:  # PyTorch is not installed
             return rows
         write_value(self.out_dir / "sensitive_ops.pt", rows)
@@ -215,7 +215,7 @@ class QuantAnalysis:
         return self._exported
 
     def _export(self) -> Session:
-        from ..torch.watch import exported_with
+        from ..torch.exporter.hooks import exported_with
 
         return exported_with(self._given, self._case(), self.out_dir / "baseline.onnx")
 

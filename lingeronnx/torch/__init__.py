@@ -19,36 +19,36 @@ except ModuleNotFoundError as error:
     raise ConfigError("this needs PyTorch, which is not installed: pip install 'lingeronnx[torch]'") from error
 
 if TYPE_CHECKING:
-    from .calls import QuantMode as QuantMode
-    from .calls import disable_normalize as disable_normalize
-    from .calls import disable_quant as disable_quant
-    from .calls import init as init
-    from .calls import normalize_layers as normalize_layers
-    from .calls import normalize_module as normalize_module
-    from .calls import quant_module as quant_module
-    from .calls import trace_layers as trace_layers
-    from .export_calls import export as export
-    from .export_calls import export_debug as export_debug
-    from .lstmp import LSTMP as LSTMP
-    from .lstmp import UBLSTMP as UBLSTMP
-    from .lstmp import FastUBLSTMP as FastUBLSTMP
-    from .lstmp import NormalizeFastLSTMP as NormalizeFastLSTMP
+    from .calls.export_calls import export as export
+    from .calls.export_calls import export_debug as export_debug
+    from .calls.lstmp import LSTMP as LSTMP
+    from .calls.lstmp import UBLSTMP as UBLSTMP
+    from .calls.lstmp import FastUBLSTMP as FastUBLSTMP
+    from .calls.lstmp import NormalizeFastLSTMP as NormalizeFastLSTMP
+    from .calls.module_calls import QuantMode as QuantMode
+    from .calls.module_calls import disable_normalize as disable_normalize
+    from .calls.module_calls import disable_quant as disable_quant
+    from .calls.module_calls import init as init
+    from .calls.module_calls import normalize_layers as normalize_layers
+    from .calls.module_calls import normalize_module as normalize_module
+    from .calls.module_calls import quant_module as quant_module
+    from .calls.module_calls import trace_layers as trace_layers
 
 _HOME = {
-    "FastUBLSTMP": "lstmp",
-    "LSTMP": "lstmp",
-    "NormalizeFastLSTMP": "lstmp",
-    "QuantMode": "calls",
-    "UBLSTMP": "lstmp",
-    "disable_normalize": "calls",
-    "disable_quant": "calls",
-    "export": "export_calls",
-    "export_debug": "export_calls",
-    "init": "calls",
-    "normalize_layers": "calls",
-    "normalize_module": "calls",
-    "quant_module": "calls",
-    "trace_layers": "calls",
+    "FastUBLSTMP": "calls.lstmp",
+    "LSTMP": "calls.lstmp",
+    "NormalizeFastLSTMP": "calls.lstmp",
+    "QuantMode": "calls.module_calls",
+    "UBLSTMP": "calls.lstmp",
+    "disable_normalize": "calls.module_calls",
+    "disable_quant": "calls.module_calls",
+    "export": "calls.export_calls",
+    "export_debug": "calls.export_calls",
+    "init": "calls.module_calls",
+    "normalize_layers": "calls.module_calls",
+    "normalize_module": "calls.module_calls",
+    "quant_module": "calls.module_calls",
+    "trace_layers": "calls.module_calls",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

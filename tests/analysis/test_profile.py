@@ -309,7 +309,7 @@ def test_the_place_in_the_source() -> None:
 @pytest.mark.slow
 def test_stack_column_of_torchs_own_export(tmp_path) -> None:
     torch = pytest.importorskip("torch")
-    from lingeronnx.torch._exporters import quiet
+    from lingeronnx.torch.exporter.exporters import quiet
 
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     with quiet():

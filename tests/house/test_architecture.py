@@ -303,7 +303,11 @@ ABOUT_AT = ("lingeronnx/targets/luna/packer/",)
 #: What takes a string apart, and where it is a name of somebody else's making: torch's exporter writes module paths
 #: into names, parameters are matched by the ends of theirs, functions carry their kind before an underscore.
 APART = {"partition", "rpartition", "split", "rsplit", "removesuffix", "removeprefix", "startswith", "endswith"}
-FOREIGN_NAMES = ("lingeronnx/torch/_exporters.py", "lingeronnx/torch/_clean.py", "lingeronnx/torch/checkpoint.py")
+FOREIGN_NAMES = (
+    "lingeronnx/torch/exporter/exporters.py",
+    "lingeronnx/torch/exporter/cleanup.py",
+    "lingeronnx/torch/checkpoint/parameters.py",
+)
 
 
 @of_each(OURS)

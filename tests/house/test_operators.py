@@ -42,8 +42,8 @@ REASONS = {
     "lingeronnx/plan/fake.py:_steps": "operators that are written one behind the other",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges",
     "lingeronnx/targets/": "integer operators of the rows, and what a vendor's tool does with them",
-    "lingeronnx/torch/_recurrent.py:_GATES": "torch's order of the gates of each",
-    "lingeronnx/torch/float_": "a way to compute each in torch, which only that folder knows",
+    "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATES": "torch's order of the gates of each",
+    "lingeronnx/torch/bridge/float_": "a way to compute each in torch, which only that folder knows",
 }
 
 ONE = sorted(operators.ONE_TENSOR)

@@ -70,7 +70,7 @@ def test_it_is_quantized_simulated_and_checked(nimbus):
 
 def test_it_has_a_fake_quantizer(nimbus):
     torch = pytest.importorskip("torch")
-    from lingeronnx.torch.bridge import Bridge
+    from lingeronnx.torch.bridge.network import Bridge
 
     model = net()
     result = lo.quantize(model, samples(model), platform=nimbus, effort="fast")
@@ -152,7 +152,7 @@ SCRIPT = """
 import numpy as np
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.analysis.operators import operators_markdown
+from lingeronnx.analysis.check.operators_page import operators_markdown
 from tests.nets import Net, samples
 
 made = Net(5, 8, seed=8)

@@ -1,0 +1,127 @@
+"""Fake quantizers of recurrent layers: real gates and a state in counts; the integers are the simulator's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from simulator import kernels as k
+from simulator.kernels.recurrent import Recurrent
+
+from ...formats import recurrent
+from .fake_common import At, FakeQuantizer, computed, integers, whole
+from .rounding import ratio, replaced, rounded
+
+__all__ = ["RECURRENT"]
+
+
+def _given(kernel: Recurrent, more: Sequence[Any], x: Any, at: At) -> dict[str, Any]:
+    """Return the lengths [N] or [1] and the states and cells [N, H] or [1, H], in counts, that there are."""
+    found = {key: at.held(key, array, x) for key, array in kernel.fixed.items()}
+    found |= {key: at.given[key] for key in recurrent.GIVEN if key in at.given}
+    found |= dict(zip(kernel.given, more, strict=True))
+    return {key: v.reshape(-1) if key == "lengths" else v.reshape(-1, kernel.units) for key, v in found.items()}
+
+
+def _with_parameters(kernel: Any, parts: Sequence[Any], at: At) -> Any:
+    """Return the kernel with the parameters, and with the states that are parameters, in place of its own."""
+    kinds = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
+    fixed = {key: integers(at.given[key], kind) for key, kind in kinds.items() if key in at.given}
+    wx, wh, bx, bh = parts
+    return replace(
+        kernel,
+        weight_x=integers(wx, kernel.weight_x.dtype),
+        weight_h=integers(wh, kernel.weight_h.dtype),
+        bias_x=whole(bx),
+        bias_h=whole(bh),
+        fixed={**kernel.fixed, **fixed},
+    )
+
+
+def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
+    """Walk through time with real gates and a state in counts; the integers are the simulator's."""
+    x, *more = inputs
+    x = x.float()  # at most 16 bits
+    fields = ("weight_x", "weight_h", "bias_x", "bias_h")
+    parts = [at.held(name, getattr(kernel, name), x) for name in fields]
+    wx, wh, bx, bh = (part.float() for part in parts)
+    in_sums, in_cell = _fractions(kernel)
+    of_x, of_h = (ratio(rule) * 2.0**-in_sums for rule in (kernel.rescale_x, kernel.rescale_h))
+    steps = x if kernel.time_axis else x.transpose(0, 1)
+    sums = F.linear(steps, wx, bx) * of_x
+    count, length = sums.shape[:2]
+    known = _given(kernel, more, x, at)
+    h, cell = (
+        known[key].float().expand(count, -1) if key in known else x.new_zeros(count, kernel.units) for key in ("h", "c")
+    )
+    cell = cell * 2.0**-in_cell
+    states = []
+    times = range(length)
+    for t in times if kernel.forward else reversed(times):
+        new, following = _STEPS[type(kernel)](kernel, sums[:, t], h, cell, wh, bh, of_h, at.probe)
+        if "lengths" in known:  # beyond its end a sample waits
+            within = (t < known["lengths"])[:, None]
+            h, cell = torch.where(within, new, h), torch.where(within, following, cell)
+            states.append(torch.where(within, new, 0.0))
+        else:
+            h, cell = new, following
+            states.append(h)
+    smooth = [torch.stack(states if kernel.forward else states[::-1], 1), h[:, None], cell[:, None] * 2.0**in_cell]
+    arrays = [integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)]
+    exact = computed(_with_parameters(kernel, parts, at), arrays, x)
+    smooth = [s if kernel.time_axis else s.transpose(0, 1) for s in smooth]
+    return tuple(replaced(smooth[i].to(e.dtype), e) for i, e in zip(kernel.kept, exact, strict=True))
+
+
+def _fractions(kernel: Recurrent) -> tuple[int, int]:
+    """Return the fractional bits of the gate sums and of a cell as a tensor."""
+    if isinstance(kernel, k.Lstm):
+        return k.Lstm.formats[kernel.arithmetic][0], 7 if kernel.arithmetic == "q11" else 15
+    return 27 if isinstance(kernel, k.Gru) else 11, 0
+
+
+def _state(kernel: Any, value: Any, fraction: int, probe: Any) -> Any:
+    """Return the real `value` as the kernel's state, in counts."""
+    top = 1 << (kernel.rescale_o.bits - 1)
+    return rounded(value * (2.0**fraction * ratio(kernel.rescale_o)), -top, top - 1, probe)
+
+
+def _lstm_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
+    i, f, g, o = (a + F.linear(h, wh, bh) * of_h).chunk(4, -1)
+    new = torch.sigmoid(i) * torch.tanh(g)
+    cell = torch.sigmoid(f) * cell + new
+    return _state(kernel, torch.sigmoid(o) * torch.tanh(cell), k.Lstm.formats[kernel.arithmetic][1], probe), cell
+
+
+def _gru_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
+    units, scale = kernel.units, 2.0**31 * ratio(kernel.rescale_o)
+    r, z = torch.sigmoid(a[:, : 2 * units] + F.linear(h, wh[: 2 * units], bh[: 2 * units]) * of_h).chunk(2, -1)
+    inner, bias = wh[2 * units :], bh[2 * units :]
+    own = r * F.linear(h, inner, bias) if kernel.reset_after else F.linear(r * h, inner, bias)
+    n = torch.tanh(a[:, 2 * units :] + own * of_h)
+    return _state(kernel, n + z * (h / scale - n), 31, probe), cell
+
+
+def _halved_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
+    scale = 2.0**14 * ratio(kernel.rescale_o)
+    own = F.linear(h, wh, bh) * of_h
+    (r, z, n), (own_r, own_z, own_n) = a.chunk(3, -1), own.chunk(3, -1)
+    r, z = (torch.sigmoid(v + w if kernel.joined else v) for v, w in ((r, own_r), (z, own_z)))
+    n = torch.tanh(n + r * own_n)
+    return _state(kernel, z * h / scale / 2 + (1 - z) * n, 14, probe), cell
+
+
+_STEPS = {k.Lstm: _lstm_step, k.Gru: _gru_step, k.ExecutorGru: _halved_step}
+
+
+#: Kernel -> its fake quantizer.
+RECURRENT: Mapping[type, FakeQuantizer] = {
+    k.ExecutorGru: _recurrent,
+    k.Gru: _recurrent,
+    k.Lstm: _recurrent,
+}

@@ -1,0 +1,226 @@
+"""Rounding with straight-through gradients: integers, exact to the bit, held in floating point.
+
+A quantized tensor is a float tensor of whole numbers (counts). `rescaled` and `rounded` give the simulator's integers
+in the forward pass; backwards they pass the gradient where the value was not cut off, and give the gradient of the
+scale's logarithm at the place where the tensor is written:
+
+    x = q / s,  q = clamp(round(v)),  v = real * s        dL/dlog2(s) = ln 2 * sum(dL/dq * (v - q))     inside
+                                                                      = ln 2 * sum(dL/dq * (-q))        cut off
+
+which is LSQ's gradient (Esser et al. 2020) in terms of counts. Must not know: operators, graphs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from simulator.channels import ChannelRescale, Channels
+from simulator.fixed import (
+    Chain,
+    Even,
+    LunaDivide,
+    Pair,
+    Quotient,
+    Rescale,
+    Rounded,
+    Rounding,
+    Scale,
+    Shift,
+    Tied,
+    WideScale,
+)  # fmt: skip
+
+from ...errors import ModelError
+from ...plan import Affine
+
+__all__ = ["Rule", "multiplied", "ratio", "replaced", "rescaled", "rounded"]
+
+Rule = Rescale | Rounded | LunaDivide | Chain | ChannelRescale
+
+#: Whole numbers below these are exact in float32 and float64, and so is adding a half to them.
+FLOAT32_EXACT, FLOAT64_EXACT = 1 << 23, 1 << 52
+#: Whole numbers below this are exact in float64.
+FLOAT64_WHOLE = 1 << 53
+
+
+class _Quantized(torch.autograd.Function):
+    """Forward: the integers `q`. Backward: as the file's first lines say."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Any, q: Any, probe: Any, low: float, high: float) -> Any:
+        ctx.save_for_backward(v, q)
+        ctx.bounds = low - 0.5, high + 0.5
+        ctx.probed = probe is not None
+        return q.to(v.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,), (v, q) = grads, ctx.saved_tensors
+        low, high = ctx.bounds
+        inside = (v >= low) & (v <= high)
+        of_scale = None
+        if ctx.probed and ctx.needs_input_grad[2]:
+            of_scale = math.log(2.0) * (grad * (torch.where(inside, v, 0.0) - q)).sum().float()
+        return grad * inside, None, of_scale, None, None
+
+
+class _Replaced(torch.autograd.Function):
+    """Forward: `exact`. Backward: the gradient goes to `smooth` as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, smooth: Any, exact: Any) -> Any:
+        return exact.to(smooth.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
+
+
+def replaced(smooth: Any, exact: Any) -> Any:
+    """Return `exact` with the gradient of `smooth` (same shape)."""
+    return _Replaced.apply(smooth, exact)
+
+
+def rounded(v: Any, low: float, high: float, probe: Any = None, exact: Any = None) -> Any:
+    """Return ``clamp(floor(v + 1/2), low, high)``, or the integers `exact` where they are worked out otherwise.
+
+    v : counts before rounding. probe : log2 of the scale of the result as a tensor, where its gradient is wanted.
+    """
+    if exact is None:
+        exact = torch.clamp(torch.floor(v.detach() + 0.5), low, high)
+    return _Quantized.apply(v, exact, probe, low, high)
+
+
+def multiplied(held: Affine, like: Any) -> Any:
+    """Return the scale, or where there are several a tensor of them, that multiplies `like`."""
+    factor = held.broadcast(like.ndim)
+    return torch.from_numpy(factor.copy()).to(like.device) if isinstance(factor, np.ndarray) else factor
+
+
+def ratio(rule: Rule) -> Any:
+    """Return what the accumulator is multiplied by: a number, float64 [channels] for `ChannelRescale`."""
+    if isinstance(rule, ChannelRescale):
+        return torch.tensor([ratio(each) for each in rule.each], dtype=torch.float64)
+    if isinstance(rule, Rescale):
+        return math.ldexp(rule.multiplier, -rule.shift)
+    if isinstance(rule, Rounded):
+        return math.ldexp(1.0, -rule.shift)
+    if isinstance(rule, Chain):
+        return ratio(rule.first) * ratio(rule.second)
+    return math.ldexp(1.0 / rule.divisor, rule.shift)
+
+
+def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None, axis: int = 1) -> Any:
+    """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
+
+    axis : of the channels, for a `ChannelRescale`. float32, or float64 where the result has more than 24 bits.
+    ModelError for sums that no float64 holds.
+    """
+    if bound > FLOAT64_WHOLE and bool((acc.detach().abs() >= FLOAT64_WHOLE).any()):
+        raise ModelError(
+            f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole numbers "
+            "below 2^53: quantize to fewer bits"
+        )
+    bits = rule.second.bits if isinstance(rule, Chain) else rule.bits
+    kind = torch.float32 if bits <= 24 else torch.float64
+    form = rule.within(bound)
+    factor, top, zero = ratio(rule), 1 << (bits - 1), _zero(rule)
+    if isinstance(form, Channels):
+        shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
+        factor = factor.to(acc.device).reshape(shape)
+        exact = _by_channel(form, acc.detach().to(torch.int64), shape).to(kind)
+    else:
+        exact = _applied(form, acc.detach(), bound).to(kind)
+    if not zero:
+        return _Quantized.apply((acc * factor).to(kind), exact, probe, -top, top - 1)
+    return _Quantized.apply((acc * factor).to(kind), exact - zero, probe, -top - zero, top - 1 - zero) + zero
+
+
+def _zero(rule: Rule) -> int:
+    """Return the integer of the result that stands for 0."""
+    rule = rule.each[0] if isinstance(rule, ChannelRescale) else rule
+    return rule.zero if isinstance(rule, Rescale) else 0
+
+
+def _by_channel(form: Channels, acc: Any, shape: list[int]) -> Any:
+    """Return what `simulator.channels.requantize` gives, for int64 `acc`; `shape` puts [channels] along their axis."""
+    limit, multiplier, half, shift, wide = (torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5])
+    acc = torch.maximum(torch.minimum(acc, limit), -limit)
+    y = (acc * multiplier + half) >> shift
+    if bool((wide > 1).any()):  # all of them: a target has one rounding
+        forms = zip(*(array.reshape(-1).tolist() for array in (limit, multiplier, shift, half, wide)), strict=True)
+        axis = next(i for i, n in enumerate(shape) if n != 1) if len(form.limit) > 1 else 0
+        parts = [
+            _in_integers(Tied(top, factor, right, form.low, form.high, zero, way - 2), part)
+            for (top, factor, right, zero, way), part in zip(forms, torch.unbind(acc, axis), strict=True)
+        ]
+        return torch.stack(parts, axis)
+    if bool(wide.any()):  # there the product needs more than 64 bits: two halves
+        upper, lower = (acc >> 32) * multiplier, (acc & 0xFFFFFFFF) * multiplier
+        few, many = torch.clamp(shift, 1, 32), torch.clamp(shift - 32, 1)
+        near = (upper << (32 - few)) + ((lower + (1 << (few - 1))) >> few)
+        far = (upper + (lower >> 32) + (1 << (many - 1))) >> many
+        y = torch.where(wide.bool(), torch.where(shift <= 32, near, far) + half, y)
+    return torch.clamp(y, form.low, form.high)
+
+
+def _applied(form: Any, acc: Any, bound: int) -> Any:
+    """Return what `simulator.fixed.apply` gives, elementwise."""
+    if isinstance(form, Shift) and bound + abs(int(form.half)) <= (
+        FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
+    ):
+        moved = torch.floor((acc + int(form.half)) * math.ldexp(1.0, -int(form.shift)))
+        return torch.clamp(moved, int(form.low), int(form.high))
+    return _in_integers(form, acc.to(torch.int64))
+
+
+def _in_integers(form: Any, acc: Any) -> Any:
+    if isinstance(form, Pair):
+        return _in_integers(form.second, _in_integers(form.first, acc))
+    if isinstance(form, Shift):
+        return torch.clamp((acc + int(form.half)) >> int(form.shift), int(form.low), int(form.high))
+    if isinstance(form, Quotient):
+        factor = form.reciprocal * acc.double() * 2.0 ** (form.exponent - 31) * 2.0**form.shift
+        quotient = torch.clamp(torch.floor(factor + 0.5), -(2.0**31), 2.0**31 - 1)
+        return torch.clamp(quotient.to(torch.int64), form.low, form.high)
+    acc = torch.clamp(acc, -form.limit, form.limit)
+    if isinstance(form, Scale):
+        return torch.clamp((acc * form.multiplier + form.half) >> form.shift, form.low, form.high)
+    if isinstance(form, Even):
+        half = (1 << (form.shift - 1)) - 1 + ((acc >> form.shift) & 1)
+        return torch.clamp((acc + half) >> form.shift, form.low, form.high)
+    if isinstance(form, Tied):
+        return _tied(form, acc)
+    assert isinstance(form, WideScale)
+    upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
+    if form.shift <= 32:
+        y = (upper << (32 - form.shift)) + ((lower + (1 << (form.shift - 1))) >> form.shift)
+    else:
+        shift = form.shift - 32
+        y = (upper + (lower >> 32) + (1 << (shift - 1))) >> shift
+    return torch.clamp(y + form.zero, form.low, form.high)
+
+
+def _tied(form: Tied, acc: Any) -> Any:
+    """Return what a `Tied` gives for int64 `acc` within its limit."""
+    upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
+    if form.shift <= 32:
+        y = (upper << (32 - form.shift)) + (lower >> form.shift)
+        more, less, half = lower & ((1 << form.shift) - 1), torch.zeros_like(lower), 1 << (form.shift - 1)
+    else:
+        whole = upper + (lower >> 32)
+        y, less, half = whole >> (form.shift - 32), lower & 0xFFFFFFFF, 1 << (form.shift - 33)
+        more = whole & ((1 << (form.shift - 32)) - 1)
+    tie = (more == half) & (less == 0)
+    up = {
+        Rounding.DOWN: torch.zeros_like(tie),
+        Rounding.UP: (more > 0) | (less > 0),
+        Rounding.HALF_UP: more >= half,
+        Rounding.HALF_EVEN: torch.where(tie, y & 1 == 1, more >= half),
+        Rounding.HALF_AWAY: torch.where(tie, acc > 0, more >= half),
+    }[Rounding(form.rounding)]
+    return torch.clamp(y + up.to(y.dtype) + form.zero, form.low, form.high)

@@ -1,0 +1,408 @@
+"""From a torch module to a clean float ONNX file that is proven to compute the same.
+
+    flatten the call -> trace (one of torch's exporters) -> clean -> compare with torch in onnxruntime -> write
+
+The comparison runs on the given arguments, and on other sizes of every dynamic axis. The module is as it was
+afterwards: training flags of all submodules, parameters and buffers. Knows graphs and torch; the exporters' ways are in
+`exporters`, what clean means in `cleanup`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from ...errors import ConfigError, LingerOnnxError, ModelError
+from ...files import write_text
+from ...graph import ir, onnxfile
+from ...run.runners import FloatRunner
+from ..checkpoint.parameters import is_parameter, load_into
+from .cleanup import clean, order_initializers
+from .exporters import choose, quiet, run
+from .model_source import load_model
+from .projection import traceable
+from .signature import Axes, Call, Flat, InputShape, free_axes, make_inputs, resized
+
+__all__ = ["Exported", "InputShape", "TOLERANCE", "export"]
+
+#: The largest difference from torch, in parts of an output's largest magnitude.
+TOLERANCE = 1e-4
+
+_FLOATS = (torch.float32,)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote.
+
+    inputs, outputs : name -> sizes, a dynamic one by its name. nodes : their number. difference : the largest
+    difference from torch in parts of the output's largest magnitude, over all `sizes` that were compared: for each run
+    the size of every dynamic axis. scopes : {node: the path of the module that it was traced in}.
+    """
+
+    path: Path
+    exporter: str
+    opset: int
+    inputs: dict[str, list[int | str]]
+    outputs: dict[str, list[int | str]]
+    nodes: int
+    parameters: int
+    difference: float
+    sizes: list[dict[str, int]]
+    notes: list[str] = field(default_factory=list)
+    scopes: dict[str, str] = field(default_factory=dict)
+
+
+def export(
+    model: nn.Module | str,
+    args: Any = None,
+    path: str | os.PathLike[str] = "model.onnx",
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    input_shapes: Sequence[InputShape] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+    opset: int | None = None,
+    exporter: str | None = None,
+    scopes: bool = True,
+    checkpoint: Any = None,
+    tolerance: float = TOLERANCE,
+    debug_dump: str | os.PathLike[str] | None = None,
+) -> Exported:
+    """Export `model` to the ONNX file `path` and return what was written.
+
+    model : a module in float32, or ``file.py:name`` of one. args : a tensor, a tuple of positional arguments or a dict
+        of keyword arguments of its forward, nested as it likes; kwargs : further keyword arguments; or input_shapes
+        instead of both, for made-up inputs.
+    input_names, output_names : in the order of the tensors; default the parameters of forward, keys and positions.
+    dynamic_axes : ``{"x": [0, 2]}``, ``{"x": {0: "N"}}`` or both mixed; default axis 0 of all inputs; {} for none.
+    exporter : dynamo or torchscript; default dynamo, torchscript for an opset below 18. opset : default 18.
+    scopes : node names tell the module path. checkpoint : a file or a state_dict to load first, by
+        `checkpoint.load_into`, into the module, which keeps it.
+    tolerance : of the comparison with torch. debug_dump : a folder for every intermediate graph.
+    Raises ModelError for a model that cannot be exported or computes something else in onnxruntime, ConfigError.
+    """
+    exporter, opset = choose(exporter, opset)
+    target = _target(path)
+    module, came = load_model(model) if isinstance(model, str) else (model, None)
+    if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        raise ConfigError(f"cannot export a {type(module).__name__}; give a torch.nn.Module in Python")
+    if checkpoint is not None:
+        load_into(module, checkpoint)
+    _check_floats(module)
+    if input_shapes:
+        args, kwargs, input_names = _from_shapes(module, args, kwargs, input_shapes, input_names)
+    elif args is None and not kwargs:
+        args = came
+    if args is None and not kwargs:
+        raise ConfigError("no inputs given; name their sizes: --input-shape NAME=1,3,224,224")
+    call = Call(module, () if args is None else args, kwargs or {}, input_names)
+    inputs = dict(zip(call.names, call.tensors, strict=True))
+    _check_inputs(inputs)
+    dump = _Dump(debug_dump)
+    notes: list[str] = []
+    flat = Flat(module, call)
+    with evaluating(module), traceable(module), torch.no_grad():
+        derived = _run(flat, call.tensors)
+        names = flat.output_names(list(derived), output_names)
+        outputs = dict(zip(names, derived.values(), strict=True))
+        axes, labels, trials = _free(flat, inputs, outputs, dynamic_axes, notes)
+        at_least_two = {symbol: max(size, 2) for symbol, size in trials[0].sizes.items()}  # 1 is taken for fixed
+        traced = dict(zip(inputs, resized(inputs, axes, at_least_two), strict=True))
+        graph = run(exporter, flat, traced, names, axes, opset, notes.append, dump.text)
+        dump.graph("exported", graph)
+        with quiet():
+            paths = clean(graph, _parameters(module), [trial.feed for trial in trials], scopes, dump.graph)
+        _declare(graph, inputs, axes, _labels(names, trials, labels), notes)
+        difference = _compare(graph, names, trials, tolerance)
+    _check_file(graph)
+    dump.graph("final", graph)
+    ir.save(graph, target)
+    return Exported(
+        target,
+        exporter,
+        opset,
+        _sizes(graph.graph.inputs),
+        _sizes(graph.graph.outputs),
+        len(graph.graph),
+        sum(array.size for name, array in _held(graph).items() if is_parameter(name)),
+        difference,
+        [trial.sizes for trial in trials],
+        notes,
+        paths,
+    )
+
+
+# ---- before ------------------------------------------------------------------------------------------------------
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    if target.is_dir():
+        raise ConfigError(f"cannot write {target}: it is a folder; give a file name")
+    if not target.parent.is_dir():
+        raise ConfigError(
+            f"cannot write {target}: there is no folder {target.parent}; create it or choose another name"
+        )
+    return target
+
+
+def _from_shapes(
+    module: nn.Module, args: Any, kwargs: Any, shapes: Sequence[InputShape], names: Sequence[str] | None
+) -> tuple[Any, dict[str, Any], Sequence[str] | None]:
+    if args is not None or kwargs:
+        raise ConfigError("give arguments or input shapes, not both")
+    made, named, found = make_inputs(module, shapes)
+    return made, named, names if names is not None else found
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put `model` into evaluation mode; afterwards every submodule has the mode it had.
+
+    Meanwhile attention layers take their documented path: their fast path has operators without an ONNX form.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, training in before:
+            module.training = training
+
+
+def _check_floats(model: nn.Module) -> None:
+    """Raise ModelError for parameters and buffers in another float type than float32."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype not in _FLOATS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"'{name}' of the model is {kind}; the export is in float32: export model.float()")
+
+
+def _check_inputs(inputs: Mapping[str, Tensor]) -> None:
+    for name, tensor in inputs.items():
+        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype not in _FLOATS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"input '{name}' is {kind}; the export is in float32: give {name}.float()")
+
+
+def _parameters(model: nn.Module) -> dict[str, str]:
+    """Return the names of the state_dict, each with the first name of the same tensor."""
+    first: dict[int, str] = {}
+    found = {}
+    named = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    for name in model.state_dict(keep_vars=True):
+        if name in named:
+            found[name] = first.setdefault(id(named[name]), name)
+    return found
+
+
+# ---- runs in torch -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One run in torch: the sizes of the dynamic axes, what went in, what came out (arrays, in order)."""
+
+    sizes: dict[str, int]
+    feed: dict[str, np.ndarray]
+    results: list[np.ndarray]
+
+
+def _run(flat: Flat, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    try:
+        return flat.named(*tensors)
+    except LingerOnnxError:
+        raise
+    except Exception as error:  # the user's code
+        raise ModelError(f"the model fails on the given inputs ({type(error).__name__}: {error})") from error
+
+
+def _trials(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes) -> list[_Trial]:
+    """Return runs on the given inputs and on up to two other sizes of the dynamic axes that torch can run."""
+    given = {symbol: inputs[name].shape[axis] for name, free in axes.items() for axis, symbol in free.items()}
+    trials = [_trial(flat, inputs, axes, given)]
+    # No two sizes go along with each other, so that one can tell whose an output is.
+    others = (
+        {symbol: size + 1 + index for index, (symbol, size) in enumerate(given.items())},
+        {symbol: 2 * size + 1 + index for index, (symbol, size) in enumerate(given.items())},
+        {symbol: size * (2 + index) for index, (symbol, size) in enumerate(given.items())},
+        {symbol: size * (3 + index) for index, (symbol, size) in enumerate(given.items())},
+    )
+    for sizes in others if given else ():
+        if len(trials) < 3 and all(sizes != trial.sizes for trial in trials):
+            with contextlib.suppress(ModelError):
+                trials.append(_trial(flat, inputs, axes, sizes))
+    return trials
+
+
+def _free(
+    flat: Flat,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    given: Mapping[str, Any] | None,
+    notes: list[str],
+) -> tuple[Axes, Axes, list[_Trial]]:
+    """Return the dynamic axes, names for sizes of outputs, and the runs; ConfigError for axes that are fixed."""
+    axes, labels, note = free_axes(given, inputs, outputs)
+    notes += [note] if note else []
+    trials = _trials(flat, inputs, axes)
+    if axes and len(trials) == 1:
+        told = ", ".join(f"{symbol} {size}" for symbol, size in trials[0].sizes.items())
+        if given is not None:
+            raise ConfigError(f"dynamic axes: the model itself runs at {told} only; leave out the axes that it fixes")
+        notes.append(f"no axis is dynamic: the model itself runs at {told} only")
+        axes, trials = {}, _trials(flat, inputs, {})
+    return axes, labels, trials
+
+
+def _trial(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]) -> _Trial:
+    tensors = resized(inputs, axes, sizes)
+    results = _run(flat, tensors)
+    feed = {name: _array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}
+    return _Trial(sizes, feed, [_array(tensor) for tensor in results.values()])
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().resolve_conj().resolve_neg().numpy().copy()
+
+
+# ---- the graph ---------------------------------------------------------------------------------------------------
+
+
+def _labels(
+    names: Sequence[str], trials: Sequence[_Trial], given: Mapping[str, Mapping[int, str]]
+) -> dict[str, list[int | str]]:
+    """Return the sizes of the outputs: numbers where all runs agree, else the name of the size that went along."""
+    found: dict[str, list[int | str]] = {}
+    for index, name in enumerate(names):
+        dims: list[int | str] = []
+        for axis, size in enumerate(trials[0].results[index].shape):
+            seen = [trial.results[index].shape[axis] for trial in trials]
+            same = (s for s in trials[0].sizes if [trial.sizes[s] for trial in trials] == seen)
+            label = given.get(name, {}).get(axis)
+            fixed = len(set(seen)) == 1
+            dims.append(label or (size if fixed else next(same, f"{name.replace('.', '_')}_{axis}")))
+        found[name] = dims
+    return found
+
+
+def _declare(
+    graph: ir.Graph, inputs: Mapping[str, Tensor], axes: Axes, outputs: Mapping[str, list[int | str]], notes: list[str]
+) -> None:
+    """Write the sizes of inputs and outputs, take out inputs that nobody reads, and infer the other shapes."""
+    for value in list(graph.graph.inputs):
+        name = str(value.name)
+        if value.uses():
+            free = axes.get(name, {})
+            value.shape = ir.oir_shape([free.get(axis, size) for axis, size in enumerate(inputs[name].shape)])
+        else:
+            graph.graph.inputs.remove(value)
+    kept = {value.name for value in graph.graph.inputs}
+    notes += [f"input '{name}' has no effect on the outputs; it is left out" for name in inputs if name not in kept]
+    for value in graph.graph.outputs:
+        value.shape = ir.oir_shape(outputs[str(value.name)])
+    ir.infer_shapes(graph)
+    order_initializers(graph)  # the inference moves the large ones
+
+
+def _compare(graph: ir.Graph, names: Sequence[str], trials: Sequence[_Trial], tolerance: float) -> float:
+    """Return the largest difference between the graph in onnxruntime and torch; ModelError above `tolerance`."""
+    runner = FloatRunner(graph, names)
+    worst = 0.0
+    for trial in trials:
+        told = ", ".join(f"{symbol} {size}" for symbol, size in trial.sizes.items())
+        place = f" ({told})" if told else ""
+        try:
+            found = {name: array for name, array, _ in runner.run(trial.feed)}
+        except ModelError as error:
+            raise ModelError(
+                f"the exported graph does not run where torch does{place}: {error}; is an axis dynamic that the trace "
+                "has fixed? try the other --exporter, or --dynamic-axes none"
+            ) from error
+        for name, want in zip(names, trial.results, strict=True):
+            off = _difference(want, found[name])
+            if not off <= tolerance:
+                raise ModelError(
+                    f"output '{name}' of the exported graph is not what torch computes{place}: {off:.2g} of its range, "
+                    f"limit {tolerance:g}; try the other --exporter"
+                )
+            worst = max(worst, off)
+    return worst
+
+
+def _difference(want: np.ndarray, have: np.ndarray) -> float:
+    """Return the largest difference in parts of the largest magnitude; infinite where shapes or types differ."""
+    if want.shape != have.shape or want.dtype != have.dtype:
+        return float("inf")
+    if want.dtype.kind != "f":
+        return 0.0 if np.array_equal(want, have) else float("inf")
+    sound = np.isfinite(want)
+    if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
+        return float("inf")
+    one, two = want[sound].astype(np.float64), have[sound].astype(np.float64)
+    off = float(np.abs(one - two).max(initial=0.0))
+    return off / max(float(np.abs(one).max(initial=0.0)), 1e-30) if off else 0.0
+
+
+def _check_file(graph: ir.Graph) -> None:
+    """Raise ModelError where onnx's checker, shapes included, finds something; too large graphs are not checked."""
+    proto = ir.to_proto(graph)
+    if onnxfile.is_large(proto, ir.SIZE_LIMIT):
+        return
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelError(
+            f"the exporter wrote a graph that is not valid ONNX: {line}; try the other --exporter"
+        ) from error
+
+
+def _held(graph: ir.Graph) -> dict[str, np.ndarray]:
+    return {name: array for name, v in graph.graph.initializers.items() if (array := ir.const(v)) is not None}
+
+
+def _sizes(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
+    return {str(v.name): [d if isinstance(d, int) else str(d.value) for d in v.shape or ()] for v in values}
+
+
+class _Dump:
+    """Numbered files of the intermediate graphs in a folder, which is made; nothing where there is none."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._count = 0
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise ConfigError(f"cannot make the folder {self._folder}: {error.strerror}") from error
+
+    def text(self, program: str) -> None:
+        """Write the traced program."""
+        if self._folder is not None:
+            write_text(self._next("traced", "txt"), program)
+
+    def graph(self, name: str, graph: ir.Graph) -> None:
+        """Write `graph` as it is now."""
+        if self._folder is not None:
+            ir.save(graph, self._next(name, "onnx"))
+
+    def _next(self, name: str, suffix: str) -> Path:
+        assert self._folder is not None
+        self._count += 1
+        return self._folder / f"{self._count - 1}_{name}.{suffix}"

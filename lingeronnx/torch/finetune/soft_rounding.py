@@ -1,0 +1,74 @@
+"""Soft rounding (AdaRound, Nagel et al. 2020): learn for every weight whether it is rounded down or up.
+
+    counts = floor(w * scale) + h,   h = clamp(1.2 * sigmoid(v) - 0.1, 0, 1)
+
+The penalty ``sum(1 - |2h - 1|^beta)`` drives h to 0 or 1 while beta falls. `settle` puts the weights onto the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..bridge.network import Bridge
+from ..bridge.rounding import multiplied
+
+__all__ = ["SoftRounding"]
+
+_STRETCH, _WARM, _WEIGHT = 1.2, 0.2, 0.01
+_BETA = 20.0, 2.0
+
+
+class SoftRounding:
+    """Soft rounding of the weights among `names`; biases stay ordinary parameters."""
+
+    def __init__(self, bridge: Bridge, names: Sequence[str]) -> None:
+        self._bridge = bridge
+        self.choices: dict[str, Any] = {}
+        self._plain = [name for name in names if name not in bridge.plan.tensors]
+        for name in names:
+            if name in bridge.plan.tensors:
+                parameter = bridge.parameter_of[name].detach()
+                counts = parameter.double() * multiplied(bridge.plan.tensors[name], parameter)
+                share = (counts - counts.floor()).clamp(0.01, 0.99)
+                inner = (share + (_STRETCH - 1) / 2) / _STRETCH
+                self.choices[name] = torch.nn.Parameter(torch.logit(inner).float())
+        bridge.rounding = {name: self._rule(name) for name in self.choices}
+
+    def groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return Adam's groups of parameters: the choices, and what is not rounded."""
+        found = [{"params": [choice], "lr": lr} for choice in self.choices.values()]
+        for name in self._plain:
+            parameter = self._bridge.parameter_of[name]
+            size = float(parameter.detach().square().mean().sqrt()) or 1.0
+            found.append({"params": [parameter], "lr": 0.1 * lr * size})
+        return found
+
+    def _rule(self, name: str) -> Any:
+        def rule(parameter: Any, source: Any) -> Any:
+            counts = torch.floor(parameter.detach().double() * multiplied(source.held, parameter))
+            return torch.clamp(counts + self._up(name), source.held.low, source.held.high)
+
+        return rule
+
+    def _up(self, name: str) -> Any:
+        return torch.clamp(_STRETCH * torch.sigmoid(self.choices[name]) - (_STRETCH - 1) / 2, 0.0, 1.0)
+
+    def penalty(self, progress: float) -> Any:
+        """Return the penalty at a time of training between 0 and 1."""
+        if progress < _WARM:
+            return 0.0
+        beta = _BETA[1] + (_BETA[0] - _BETA[1]) * (1 - (progress - _WARM) / (1 - _WARM))
+        return _WEIGHT * sum((1 - (2 * self._up(n) - 1).abs() ** beta).mean() for n in self.choices)
+
+    def settle(self) -> None:
+        """Round for good and put the parameters onto the grid."""
+        with torch.no_grad():
+            for name in self.choices:
+                parameter, q = self._bridge.parameter_of[name], self._bridge.plan.tensors[name]
+                scale = multiplied(q, parameter)
+                counts = torch.floor(parameter.double() * scale) + (self._up(name) >= 0.5)
+                parameter.copy_(torch.clamp(counts, q.low, q.high) / scale)
+        self._bridge.rounding = {}

@@ -1,0 +1,158 @@
+"""Law: fake quantizers give the simulator's integers to the last bit: on every measured graph, for every kernel."""
+
+import importlib
+import json
+import pkgutil
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import lingeronnx.formats
+from lingeronnx.errors import ModelError
+from lingeronnx.formats.layers import FloatLinear
+from lingeronnx.graph import ir
+from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.runners import FloatIsland
+from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS, arithmetic
+from lingeronnx.torch.bridge.fake_quant import FAKE_QUANTIZERS, OUT_OF_REACH, fake_quantizer, held_by
+from lingeronnx.torch.bridge.network import Network
+from simulator import kernels as k
+from simulator.fixed import Rescale
+from simulator.kernel import Kernel, PlainKernel, Spec
+from simulator.kernels._common import Clipped
+from simulator.kernels._walk import Walked
+from simulator.kernels.recurrent import Recurrent
+from tests.run.test_conformance import LUNA
+from tests.torch.bridge.faked import equal, tensor
+
+pytestmark = pytest.mark.slow  # hundreds of cases
+
+
+def kernels():
+    """Return every kernel class that there is, by looking for subclasses in all modules."""
+    for package in (k, lingeronnx.formats):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+    waiting, seen = [Kernel], set()
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            if kind not in seen and kind.__module__.startswith(("simulator.", "lingeronnx.")):
+                seen.add(kind)
+                waiting.append(kind)
+    bases = {PlainKernel, Clipped, Recurrent, Walked, FloatIsland}  # an island has `floats.TorchIsland`
+    return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
+
+
+def test_no_kernel_lacks_a_fake_quantizer():
+    """Each kernel that a step of an integer graph can hold has one, and there is none for what no step can hold."""
+    named = {getattr(k, name) for name in k.__all__ if isinstance(getattr(k, name), type)}
+    assert named <= kernels()
+    assert not set(FAKE_QUANTIZERS) & set(OUT_OF_REACH)
+    assert kernels() == set(FAKE_QUANTIZERS) | set(OUT_OF_REACH)
+
+
+def trained(kind):
+    """Return a kernel of the training side's, of one unit and one input."""
+    ones = np.ones((kind.gates, 1), np.int8)
+    zero, rule = np.zeros(kind.gates, np.int64), Rescale.from_shift(0, 32)
+    return kind(ones, ones, zero, zero, rule, rule, Rescale.from_shift(8, 8))
+
+
+def test_out_of_reach():
+    """The reason is told, and it is one: no platform's own words mean the training side's arithmetic."""
+    for kind in OUT_OF_REACH:
+        with pytest.raises(
+            ModelError, match=f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
+        ):
+            fake_quantizer(trained(kind))
+    known = [entry.arithmetic for target in PLATFORMS for entry in target.ops.values()]
+    layers = [how for how in known if isinstance(how, arithmetic.Recurrent)]
+    assert layers
+    assert not any(how.trained for how in layers)
+
+
+def test_a_kernel_without_a_fake_quantizer():
+    class Odd(PlainKernel):
+        pass
+
+    with pytest.raises(ModelError, match="^Odd has no fake quantizer to train through; leave the node in float$"):
+        fake_quantizer(Odd())
+    with pytest.raises(ModelError, match="constant"):
+        fake_quantizer(k.Constant(np.zeros(1, np.int8)))(None, [], None)
+
+
+# ---- measured vectors --------------------------------------------------------------------------------------------
+
+CASES = json.loads((LUNA / "index.json").read_text())["cases"]
+
+
+def walked(case):
+    """Return (kinds of kernels, number of tensors) of a measured graph whose every tensor is the simulator's."""
+    vectors = np.load(LUNA / f"{case['name']}.npz")
+    session = Session(LUNA / f"{case['name']}.onnx")
+    runner = IntRunner(session.model)
+    feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
+    fed = runner._fed(feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a)))
+    specs = {n: Spec(a.shape if runner.whole else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
+    network = Network(session.model, {}, {}, specs)
+    want = {name: array for name, array, _ in runner.run(feeds)}
+    walk = dict(network.walk({n: tensor(a).detach() for n, a in fed.items()}, {}, {}))
+    assert walk.keys() == {name for step in network.steps for name in step.outputs}
+    for name, got in walk.items():
+        equal(got, want[name])
+    return {type(step.kernel) for step in network.steps}, len(walk)
+
+
+def measured(cases):
+    """Walk the cases; return the kinds of kernels met."""
+    kinds, wrong = set(), []
+    for case in cases:
+        try:
+            met, count = walked(case)
+            assert count
+            kinds |= met
+        except AssertionError as error:
+            wrong.append(f"{case['name']}: {error}")
+    assert not wrong, "\n".join(wrong)
+    return kinds
+
+
+def test_one_vector_per_operator():
+    """The smallest graph of each operator and platform."""
+    first = {(case["platform"], case["op"]): case for case in reversed(CASES)}
+    assert len(measured(first.values())) > 20
+
+
+@pytest.mark.slow
+def test_all_vectors():
+    """Every tensor of every measured graph."""
+    kinds = measured(CASES)
+    elsewhere = {k.AddScaled, k.Clip, k.Constant, k.Gru, FloatLinear}  # of other platforms: below
+    elsewhere |= {k.DivSingle, k.Mean}  # of the training side
+    elsewhere |= {k.Centered}  # of zero points: test_zero_points
+    assert kinds >= set(FAKE_QUANTIZERS) - elsewhere
+
+
+def test_names_of_what_a_node_holds():
+    """By input index; of a recurrent layer by the kernel's field, wherever the weights stand."""
+    names = ["x", "n", "h", "", "w", "r", "b"]
+    w, zero = np.ones((4, 1), np.int8), np.zeros(4, np.int32)
+    arrays = {"w": w, "r": w, "b": zero}
+    layer = helper.make_node("LSTMInt", names, ["y"], domain="thinker", name="layer")
+    conv = helper.make_node("Conv2dInt", ["x", "w", "b"], ["z"], domain="thinker", name="conv")
+    graph = helper.make_graph(
+        [layer, conv],
+        "g",
+        [helper.make_tensor_value_info(n, 1, None) for n in ("x", "n", "h")],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(a, n) for n, a in arrays.items()],
+    )
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("thinker", 1)], ir_version=8))
+    rule = Rescale.from_shift(0, 8)
+    kernel = k.Lstm(w, w, zero.astype(np.int64), zero.astype(np.int64), rule, rule, rule)
+    found = {key: v.name for key, v in held_by(kernel, model.graph.node(0)).items()}
+    assert found == {"lengths": "n", "h": "h", "weight_x": "w", "weight_h": "r", "bias_x": "b"}
+    found = held_by(k.Conv(np.ones((1, 1, 1, 1), np.int8), None, rule), model.graph.node(1))
+    assert {key: v.name for key, v in found.items()} == {0: "x", 1: "w", 2: "b"}

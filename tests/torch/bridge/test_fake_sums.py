@@ -1,0 +1,151 @@
+"""Fake quantizers of weights, and of two activations: the simulator's integers to the last bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx.errors import ModelError
+from lingeronnx.formats.layers import FloatLinear
+from simulator import kernels as k
+from simulator.fixed import Rescale
+from tests.simulator.helpers import SEEDS, integers, rescales
+from tests.torch.bridge.faked import BITS, INTS, ROUNDING, exact, few, more, requantizations, windowed
+
+pytestmark = pytest.mark.slow  # hundreds of cases
+
+
+def biased(draw, rng, size):
+    """Return a bias of some width, or none."""
+    top = draw(st.sampled_from((0, 7, 20, 31, 45)))
+    return rng.integers(-(1 << top), 1 << top, size) if top else None
+
+
+@more
+@given(st.data(), SEEDS, INTS, INTS, requantizations((-4, 20), (4, 8, 16, 32)))
+def test_conv(data, seed, kind, weight_kind, rescale):
+    draw, rng = data.draw, np.random.default_rng(seed)
+    axes, (group, each) = draw(st.integers(1, 2)), draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
+    kernel, options = windowed(draw, axes)
+    outputs = group * draw(st.integers(1, 2))
+    extremes = draw(st.booleans())
+    weight = integers(rng, (outputs, each, *kernel), weight_kind, extremes)
+    space = [draw(st.integers(5, 8)) for _ in range(axes)]
+    x = integers(rng, (draw(st.integers(1, 3)), group * each, *space), kind, extremes)
+    exact(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
+
+
+@more
+@given(st.data(), SEEDS, INTS, rescales((-4, 16), (8, 16, 32)), st.integers(1, 2))
+def test_conv_transpose(data, seed, kind, rescale, axes):
+    """Of lines and images; rows that output_padding adds lie beyond every tap."""
+    draw, rng = data.draw, np.random.default_rng(seed)
+    group, each = draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
+    kernel, options = windowed(draw, axes)
+    options["output_padding"] = draw(st.sampled_from((None, [0, 1][-axes:], [2, 2][-axes:])))
+    options["pads"] = [
+        min(p, d * (n - 1)) for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2, strict=True)
+    ]
+    more_channels = draw(st.integers(1, 2))
+    weight = integers(rng, (group * each, more_channels, *kernel), np.int8)
+    x = integers(rng, (draw(st.integers(1, 2)), group * each, *(4, 5)[-axes:]), kind, draw(st.booleans()))
+    exact(k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x)
+
+
+@few
+@given(st.data(), SEEDS, INTS, INTS, rescales((-4, 20), (8, 16, 32)))
+def test_linear_and_affine(data, seed, kind, weight_kind, rescale):
+    draw, rng = data.draw, np.random.default_rng(seed)
+    x = integers(rng, [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))] + [90], kind)
+    weight = integers(rng, (6, 90), weight_kind)
+    bias = biased(draw, rng, 6)
+    exact(k.Linear(weight, bias, rescale), x)
+    exact(FloatLinear(weight, bias, 2.0 ** draw(st.integers(0, 20)) * draw(st.floats(0.5, 1))), x)
+    image = integers(rng, (2, 6, 3, 2), kind)
+    summands = weight[:, 1].astype(np.int64) if bias is None else bias
+    exact(k.Affine(weight[:, 0].copy(), summands, rescale), image)
+
+
+def test_sums_too_large():
+    """A bias that no float64 holds is refused, not rounded in silence."""
+    weight, x = np.ones((2, 3), np.int16), np.ones((1, 3), np.int16)
+    for top, refused in ((1 << 52, False), (1 << 55, True)):
+        kernel = k.Linear(weight, np.array([1, top]), Rescale.from_shift(40, 16))
+        if refused:
+            with pytest.raises(ModelError, match=r"^sums reach 2\^55; .*fewer bits$"):
+                exact(kernel, x)
+        else:
+            exact(kernel, x)
+
+
+# ---- two activations ---------------------------------------------------------------------------------------------
+
+SHAPES = st.sampled_from((
+    ((2, 3, 4), (2, 3, 4)), ((2, 3, 4), (1, 3, 1)), ((2, 3, 4), (4,)), ((1, 3, 4), (3, 1)), ((2, 1, 4), (1, 3, 1)),
+    ((3, 4), ()),
+))  # fmt: skip
+
+
+@more
+@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12), BITS)
+def test_add_shift(seed, shapes, kind_x, kind_y, sign, shift_x, shift_y, bits):
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    exact(k.AddShift(shift_x, shift_y, bits, sign), x, y)
+
+
+@more
+@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), st.floats(1e-5, 1000), st.floats(1e-5, 1000), BITS)
+def test_add_scaled(seed, shapes, kind_x, kind_y, sign, ratio_x, ratio_y, bits):
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    exact(k.AddScaled.from_ratios(ratio_x, ratio_y, bits, sign), x, y)
+
+
+@few
+@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), *[requantizations((-6, 12), (8, 16))] * 2)
+def test_add_rounded(seed, shapes, kind_x, kind_y, sign, rule_x, rule_y):
+    """The training side's sum: each operand is rounded as the node says."""
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    exact(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
+
+
+@few
+@given(SEEDS, SHAPES, INTS, INTS, requantizations((-8, 25), (4, 8, 16, 32)))
+def test_mul(seed, shapes, kind_x, kind_y, rescale):
+    rng = np.random.default_rng(seed)
+    exact(k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0))
+
+
+@few
+@given(
+    SEEDS,
+    st.sampled_from((((2, 3, 5), (2, 5, 4)), ((3, 5), (5, 2)), ((2, 1, 3, 900), (4, 900, 2)))),
+    INTS,
+    INTS,
+    rescales((-4, 25), (8, 16, 32)),
+)
+def test_matmul(seed, shapes, kind_x, kind_y, rescale):
+    rng = np.random.default_rng(seed)
+    extremes = seed % 2 > 0
+    exact(k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes))
+
+
+@few
+@given(SEEDS, SHAPES, st.integers(-1, 20), st.booleans())
+def test_div(seed, shapes, shift, by_sign):
+    rng = np.random.default_rng(seed)
+    x, y = (np.asarray(integers(rng, shape, np.int16) // 8, np.int32) for shape in shapes)
+    y.reshape(-1)[:1] = 0
+    exact(k.Div(shift, by_sign), x, y, flat=True)
+
+
+@few
+@given(SEEDS, SHAPES, INTS, st.floats(0.01, 300), st.sampled_from((4, 8, 16)), ROUNDING)
+def test_div_single(seed, shapes, kind, scale, bits, rounding):
+    """Also by zero."""
+    rng = np.random.default_rng(seed)
+    x, y = (integers(rng, shape, kind) for shape in shapes)
+    y.reshape(-1)[:1] = 0
+    exact(k.DivSingle(16.0, 32.0, scale, bits, rounding), x, y)
