@@ -1,0 +1,174 @@
+"""Equalization and range fitting keep the float function, and make the integers better."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.api import quantize
+from lingeronnx.flow.assign import Choice, tie_classes
+from lingeronnx.flow.methods import factors
+from lingeronnx.flow.methods.equalize import equalize
+from lingeronnx.flow.methods.ranges import clips_without_scale, range_factors
+from lingeronnx.flow.observe import observe
+from lingeronnx.flow.partition import partition
+from lingeronnx.graph import ir
+from lingeronnx.passes import normalize
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.run.metrics import Agreement
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import by_name
+from tests import nets
+from tests.nets import Net
+
+VENUS = by_name("venus")
+PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
+
+
+def uneven(seed=0, dead=()):
+    """Conv, Relu, depthwise Conv, Relu, Conv whose channels differ by up to 2^5 in range, the function unharmed."""
+    net = Net(3, 10, 10, seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    s1, s2 = 2.0 ** rng.uniform(-2.5, 2.5, 16), 2.0 ** rng.uniform(-2.5, 2.5, 16)
+    first = rng.standard_normal((16, 3, 3, 3)) * 0.3 * s1[:, None, None, None]
+    first[list(dead)] = 0
+    middle = rng.standard_normal((16, 1, 3, 3)) * 0.4 * (s2 / s1)[:, None, None, None]
+    last = rng.standard_normal((8, 16, 1, 1)) * 0.3 / s2[None, :, None, None]
+    names = [net.const(w.astype(np.float32)) for w in (first, middle, last)]
+    a = net.node("Relu", net.node("Conv", "x", names[0], pads=[1, 1, 1, 1]))
+    b = net.node("Relu", net.node("Conv", a, names[1], group=16, pads=[1, 1, 1, 1]))
+    net.node("Conv", b, names[2], out="y")
+    return net.graph("y")
+
+
+def data(graph, count=32, seed=9):
+    shape = [d or 1 for d in ir.shape(graph.graph.inputs[0])[1:]]
+    return {"x": np.random.default_rng(seed).standard_normal((count, *shape)).astype(np.float32)}
+
+
+def prepared(graph, feed):
+    one = {name: array[:1] for name, array in feed.items()}
+    trace_shapes(graph, one)
+    normalize(graph)
+    trace_shapes(graph, one)
+    return partition(graph, VENUS, {})
+
+
+def outputs(graph, feed):
+    return {name: array for name, array, _ in FloatRunner(graph, [v.name for v in graph.graph.outputs]).run(feed)}
+
+
+def test_equalize_keeps_the_function_and_evens_the_channels():
+    """The float outputs stay; the spread of the channels' ranges shrinks."""
+    graph = uneven()
+    feed = data(graph)
+    parts = prepared(graph, feed)
+    before = outputs(graph, feed)["y"]
+    found = equalize(parts, [feed])
+    assert found
+    assert all(np.all(f > 0) for f in found.values())
+    np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
+    assert "x" not in found
+    assert "y" not in found
+
+
+def test_equalize_is_what_saves_an_uneven_net():
+    """With defaults the integers of the uneven net are far better than without equalization."""
+    graph = uneven()
+    feed = data(graph)
+    want = outputs(graph, feed)["y"]
+    got = {}
+    for effort in ("fast", "normal"):
+        measure = Agreement()
+        measure.add(want, quantize(graph, feed, effort=effort).session().run(["y"], feed)[0])
+        got[effort] = measure.sqnr
+    assert got["normal"] > got["fast"] + 8
+
+
+def test_dead_channels_keep_factor_one():
+    """A channel of zeros is left alone and nothing becomes NaN."""
+    graph = uneven(dead=(3, 7))
+    feed = data(graph)
+    parts = prepared(graph, feed)
+    found = equalize(parts, [feed])
+    assert all(np.isfinite(f).all() for f in found.values())
+    first = next(f for f in found.values() if len(f) == 16)
+    assert first[3] == 1
+    assert first[7] == 1
+
+
+def test_range_factors_are_an_octave_and_keep_the_function():
+    """Free groups get a factor in [1, 2); inputs and outputs none; the float function stays."""
+    graph = uneven()
+    feed = data(graph)
+    parts = prepared(graph, feed)
+    before = outputs(graph, feed)["y"]
+    stats = observe(FloatRunner(graph), [(feed, None)], set(parts.activations))
+    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
+    assert not {"x", "y"} & set(found)
+    assert all(1 <= f[0] < 2 for f in found.values())
+    factors.apply(parts, found)
+    np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("net", ("uneven", "residual"))
+def test_widths_of_single_tensors_count(net):
+    """Law: widths that are given tensor by tensor move channels and ranges as the same widths given for all."""
+    graph = uneven() if net == "uneven" else nets.residual()
+    feed = data(graph)
+    usual = {"platform": "generic", "mode": "q-value", "weight_scales": "tensor"}
+    whole = quantize(graph, feed, bits=16, weight_bits=4, **usual).plan
+    single = quantize(graph, feed, overrides={"*": {"bits": 16, "weight_bits": 4}}, **usual).plan
+    assert single == whole
+    assert whole.transforms != quantize(graph, feed, **usual).plan.transforms
+
+
+def test_relu6_saturates_exactly_at_six():
+    """On a chip the largest integer is 6.0 and nothing needs a Clip: values above 6 come out as 127."""
+    net = Net(3, 8, 8, seed=2)
+    net.conv(net.relu6(net.conv("x", (8, 3, 3, 3), gain=6.0), out="six"), (4, 8, 1, 1), out="y")
+    graph = net.graph("y")
+    feed = data(graph)
+    result = quantize(graph, feed, effort="fast")
+    float_six = {n: a for n, a, _ in FloatRunner(graph).run(feed)}["six"]
+    six = next(a for n, a, _ in result.session().taps(feed) if n == "six")
+    factor = result.plan.transforms["six"].factor[0]
+    scale = result.plan.tensors["six"].scale
+    assert six.max() == 127
+    assert abs(127 / (scale * factor) - 6) < 1e-5
+    assert (six[float_six >= 6.0 + 0.3] == 127).all()
+    assert {node.op_type for node in result.graph.graph} & {"Clip"} == set()
+
+
+def test_a_clip_read_outside_cannot_take_the_factor():
+    """A ReLU6 that is a graph output as well keeps its scale a power of two, so it stays in float and says why."""
+    net = Net(3, 8, 8, seed=2)
+    net.conv(net.relu6(net.conv("x", (8, 3, 3, 3)), out="six"), (4, 8, 1, 1), out="y")
+    graph = net.graph("y", "six")
+    parts = prepared(graph, data(graph))
+    unmet = clips_without_scale(parts, VENUS, 8)
+    assert len(unmet) == 1
+    assert "no Clip" in next(iter(unmet.values()))
+
+
+@pytest.mark.parametrize(("gain_in", "gain_out"), [(1e4, 1.0), (1.0, 1e4), (1e5, 1e5), (1e-6, 1.0), (1.0, 1e-7)])
+def test_ranges_beyond_the_chip_are_scaled_by_the_host(gain_in, gain_out):
+    """Inputs and outputs of any magnitude become chip-ready, with a Mul in the host part, at full accuracy."""
+    net = Net(3, 8, 8, seed=4)
+    a = net.node("Relu", net.conv("x", (8, 3, 3, 3), bias=False, gain=1 / gain_in))
+    net.conv(a, (4, 8, 1, 1), bias=False, gain=gain_out, out="y")
+    graph = net.graph("y")
+    feed = {"x": data(graph)["x"] * np.float32(gain_in)}
+    result = quantize(graph, feed)
+    assert result.report.chip_ready
+    assert result.report.outputs["y"]["sqnr"] > 28
+    assert all(-3 <= q.exponent <= 16 for name, q in result.plan.tensors.items() if not name.startswith("k"))
+    assert [n.op_type for n in result.report.host_part] == ["Mul"] * ((gain_in != 1) + (gain_out != 1))
+
+
+def test_layers_over_a_last_axis_are_left_alone():
+    """Channels of such a layer lie on the last axis, those of the convolution before it on axis 1."""
+    net = nets.Net(2, 4, 4, seed=3)
+    weight = net.const(np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))
+    model = net.graph(net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4, out="c"), weight, out="z"))
+    result = nets.quantized(model)
+    assert "c" not in result.plan.transforms or len(result.plan.transforms["c"].factor) == 1
+    assert result.report.outputs["z"]["sqnr"] > 25

@@ -1,0 +1,78 @@
+"""Scales chosen by the error at the outputs: what is moved, what stays, and what the platform does not hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lingeronnx import api
+from lingeronnx.flow import plan_for, prepare
+from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.methods.scale_search import scales_by_outputs
+from tests import nets
+
+
+def planned(**settings):
+    """Return a planned net of two convolutions with a sum behind them."""
+    net = nets.residual()
+    return plan_for(prepare(net, nets.samples(net, 32), None, settings))
+
+
+def climbing(plan, score):
+    """Return what says of plan after plan whether its score is above the highest so far."""
+    highest = score(plan)
+
+    def better(found):
+        nonlocal highest
+        if score(found) <= highest:
+            return False
+        highest = score(found)
+        return True
+
+    return better
+
+
+@pytest.mark.parametrize(("platform", "mode", "step"), [("venus", "q-value", 1.0), ("generic", "max-value", 0.25)])
+def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
+    """A score with its top some steps away, in both directions: the scales are the wished ones, ties and all."""
+    made = planned(platform=platform, mode=mode)
+    parts, plan, target = made.parts, made.plan, made.prepared.target
+    ties = [group for group in tie_classes(parts, target) if group.tensors[0] in plan.tensors]
+    wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(ties)}
+    wish[ties[0].tensors[0]] = 0.0
+
+    def off(found):
+        return {
+            name: abs(math.log2(found.tensors[name].scale / plan.tensors[name].scale) - far)
+            for name, far in wish.items()
+        }
+
+    found = scales_by_outputs(parts, plan, ties, target, frozenset(), climbing(plan, lambda p: -sum(off(p).values())))
+    assert found is not plan
+    assert legalize(found, parts, ties, target)[0] == found
+    for group in ties:
+        assert len({found.tensors[name].scale for name in group.tensors}) == 1
+    if not target.power_of_two:  # a chip may not hold them all beside each other
+        assert max(off(found).values()) < 1e-6
+    assert sum(off(found).values()) < sum(off(plan).values())
+
+
+def test_what_is_fixed_or_gains_nothing_stays():
+    """No step is taken that is not clearly better, none on a fixed tensor."""
+    made = planned()
+    parts, plan, target = made.parts, made.plan, made.prepared.target
+    ties = tie_classes(parts, target)
+    assert scales_by_outputs(parts, plan, ties, target, frozenset(), lambda _: False) is plan
+    fixed = frozenset(name for group in ties for name in group.tensors)
+    assert scales_by_outputs(parts, plan, ties, target, fixed, lambda _: True) is plan
+
+
+@pytest.mark.slow
+def test_a_scale_of_the_users_stays():
+    """With --effort best a fixed scale is still what was asked for."""
+    net = nets.residual()
+    images = nets.samples(net, 48)
+    name = next(iter(api.quantize(net, images, effort="fast").plan.tensors))
+    result = api.quantize(net, images, effort="best", overrides={name: {"scale": 2.0**3}})
+    assert result.plan.tensors[name].scale == 8.0

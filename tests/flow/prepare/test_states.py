@@ -1,0 +1,240 @@
+"""States that are fed back: taken apart by the host, held in 16 bits, cells with room; and the ends of a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import lingeronnx as lo
+from lingeronnx.flow.prepare.selectors import select
+from lingeronnx.flow.prepare.states import into_states
+from lingeronnx.flow.trials import host_offload
+from lingeronnx.graph import ir
+from tests import nets
+
+RNG = np.random.default_rng(0)
+
+
+def _graph(nodes, weights, inputs, outputs) -> ir.Graph:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+
+def _packed() -> ir.Graph:
+    """A state of a small part (tanh, within 1) and one that counts up to some hundreds, in one tensor [1, 8]."""
+    weights = {
+        "w": (0.5 * RNG.standard_normal((4, 4))).astype(np.float32), "v": np.abs(4 * np.eye(4)).astype(np.float32),
+        "keep": np.float32([0.99] * 4), "down": np.float32([0.01] * 4), "axis": [1],
+        "zero": [0], "four": [4], "eight": [8],
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Slice", ["s", "zero", "four", "axis"], ["h"], name="take_h"),
+        helper.make_node("Slice", ["s", "four", "eight", "axis"], ["c"], name="take_c"),
+        helper.make_node("MatMul", ["h", "w"], ["hw"], name="inner"),
+        helper.make_node("Add", ["hw", "x"], ["sum"], name="sum"),
+        helper.make_node("Tanh", ["sum"], ["h2"], name="curve"),
+        helper.make_node("MatMul", ["x", "v"], ["more"], name="more"),
+        helper.make_node("Mul", ["c", "keep"], ["kept"], name="kept"),
+        helper.make_node("Add", ["kept", "more"], ["c2"], name="count"),
+        helper.make_node("Mul", ["c2", "down"], ["small"], name="small"),
+        helper.make_node("Add", ["small", "h2"], ["y"], name="y"),
+        helper.make_node("Concat", ["h2", "c2"], ["out"], name="pack", axis=1),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 4]), ("s", ["N", 8])], ["y", "out"])
+
+
+def _calls(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"x": RNG.uniform(-0.5, 1, (1, 4)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.mark.parametrize("platform, least", (("generic", 25), ("venus", 5)))
+def test_a_packed_state_is_taken_apart_by_the_host(platform: str, least: float) -> None:
+    result = lo.quantize(_packed(), _calls(300), platform=platform, state={"out": "s"})
+    host = {node.node: node.why for node in result.report.host_part}
+    assert {"take_h", "take_c", "pack"} <= set(host)
+    assert "each part keeps its own scale" in host["pack"]
+    assert result.plan.tensors["h2"].scale > 50 * result.plan.tensors["c2"].scale * 2.0**-1
+    assert result.report.outputs["y"]["sqnr"] > least
+
+
+def test_what_a_state_is_made_of_is_wide_where_the_platform_has_it() -> None:
+    model = _packed()
+    assert set(into_states(model, {"out": "s"})) >= {"x", "more", "h", "hw", "sum", "h2", "c", "kept", "c2"}
+    assert not {"small", "y"} & set(into_states(model, {"out": "s"}))
+    result = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"})
+    assert result.plan.tensors["c2"].bits == result.plan.tensors["h"].bits == 16
+    assert result.plan.tensors["y"].bits == 8
+    assert any("that states are made of are held in 16 bits" in note for note in result.report.notes)
+    own = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"}, overrides={"count": {"bits": 8}})
+    assert own.plan.tensors["c2"].bits == 8
+
+
+def _lstm(units: int = 3) -> ir.Graph:
+    """An LSTM of one step whose forget gate is open: its cell counts."""
+    b = np.zeros((1, 8 * units), np.float32)
+    b[0, :units], b[0, 2 * units : 3 * units] = 8, 8
+    weights = {
+        "W": (0.2 * RNG.standard_normal((1, 4 * units, 4))).astype(np.float32),
+        "R": (0.2 * RNG.standard_normal((1, 4 * units, units))).astype(np.float32), "B": b, "axis": [0], "one": [1],
+    }  # fmt: skip
+    weights["W"][0, 3 * units :] += 1
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["xs"], name="in"),
+        helper.make_node(
+            "LSTM", ["xs", "W", "R", "B", "", "h", "c"], ["Y", "h2", "c2"], name="lstm", hidden_size=units
+        ),
+        helper.make_node("Squeeze", ["h2", "axis"], ["y"], name="out"),
+    ]
+    return _graph(nodes, weights, [("x", [1, 4]), ("h", [1, 1, units]), ("c", [1, 1, units])], ["y", "h2", "c2"])
+
+
+def test_a_cell_of_generic_has_room() -> None:
+    calls = [{"x": RNG.uniform(0, 1, (1, 4)).astype(np.float32)} for _ in range(60)]
+    report = lo.quantize(_lstm(), calls, platform="generic", state={"h2": "h", "c2": "c"}).report
+    assert not any("cuts it" in note for note in report.notes)
+    assert report.outputs["c2"]["sqnr"] > 30  # the cell reaches ten and more; cut at 2 it has 3 dB
+    assert report.outputs["h2"]["sqnr"] > 30
+
+
+def test_two_dots_name_what_is_behind_and_before() -> None:
+    model = _packed()
+
+    def names(selector: str) -> set[str]:
+        return {str(node.name) for node in select(model, selector)}
+
+    assert names("count..") == {"count", "small", "y", "pack"}
+    assert names("..count") == {"take_c", "more", "kept"}
+    assert names("..c2") == names("..count")
+    result = lo.quantize(_packed(), platform="generic", skip=["count.."])
+    assert {"count", "small", "y"} <= {node.node for node in result.report.host_part}
+
+
+def _detector() -> ir.Graph:
+    """Two layers and the decoding of boxes: 200 * d + priors, exp(d) * sizes, far beyond what 8 bits resolve."""
+    weights = {
+        "w": RNG.standard_normal((4, 8)).astype(np.float32),
+        "v": (0.3 * RNG.standard_normal((8, 4))).astype(np.float32),
+        "priors": RNG.uniform(0, 600, 2).astype(np.float32), "sizes": np.float32([3, 300]), "var": np.float32([9, 9]),
+        "axis": [1], "zero": [0], "two": [2], "four": [4],
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("MatMul", ["b", "v"], ["raw"], name="head"),
+        helper.make_node("Slice", ["raw", "zero", "two", "axis"], ["d"], name="centres"),
+        helper.make_node("Slice", ["raw", "two", "four", "axis"], ["e"], name="extents"),
+        helper.make_node("Mul", ["d", "var"], ["dv"], name="variance"),
+        helper.make_node("Add", ["dv", "priors"], ["centre"], name="prior"),
+        helper.make_node("Exp", ["e"], ["grow"], name="exp"),
+        helper.make_node("Mul", ["grow", "sizes"], ["size"], name="size"),
+        helper.make_node("Concat", ["centre", "size"], ["boxes"], name="boxes", axis=1),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 4])], ["boxes"])
+
+
+def test_decoding_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
+    x = {"x": RNG.standard_normal((128, 4)).astype(np.float32)}
+    best = lo.quantize(_detector(), x, platform="generic")
+    fast = lo.quantize(_detector(), x, platform="generic", effort="fast")
+    assert {"exp", "size", "boxes"} <= {node.node for node in best.report.host_part}
+    assert any("measured, that is better" in node.why for node in best.report.host_part)
+    assert best.report.outputs["boxes"]["sqnr"] > fast.report.outputs["boxes"]["sqnr"] + 3
+
+
+def test_a_try_that_no_chip_runs_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With require_chip the first result is ready; leaving out a node between integer ones would not be."""
+    tried = []
+
+    def middle(model: ir.Graph, *lost: bool) -> list[dict[str, str]]:
+        tried.append([node.op_type for node in model.graph])
+        return [{str(node.name): "a try" for node in model.graph if node.op_type == "Relu"}]
+
+    monkeypatch.setattr(host_offload, "ends", middle)
+    net = nets.Net(3, 8, 8)
+    model = net.graph(net.conv(net.node("Relu", net.conv("x", (4, 3, 3, 3))), (4, 4, 1, 1)))
+    x = np.random.default_rng(1).standard_normal((64, 3, 8, 8)).astype(np.float32)
+    result = lo.quantize(model, x, platform="venus", require_chip=True)
+    assert tried
+    assert result.report.chip_ready
+
+
+def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
+    w = RNG.standard_normal((16, 8)).astype(np.float32)
+    weights = {"t": w, "v": RNG.standard_normal((8, 4)).astype(np.float32), "eps": np.float32(1e-6)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "t"], ["s"], name="transform"),
+        helper.make_node("Mul", ["s", "s"], ["p"], name="power"),
+        helper.make_node("Add", ["p", "eps"], ["q"], name="floor"),
+        helper.make_node("Log", ["q"], ["l"], name="log"),
+        helper.make_node("MatMul", ["l", "v"], ["m"], name="layer"),
+        helper.make_node("Relu", ["m"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "u"], ["y"], name="last"),
+    ]
+    weights["u"] = RNG.standard_normal((4, 3)).astype(np.float32)
+    model = _graph(nodes, weights, [("x", ["N", 16])], ["y"])
+    x = {"x": (RNG.standard_normal((128, 16)) * 10 ** RNG.uniform(-2, 0, (128, 1))).astype(np.float32)}
+    report = lo.quantize(model, x).report
+    assert {"transform", "log"} <= {node.node for node in report.host_part}
+    assert "layer" not in {node.node for node in report.host_part}
+    assert report.outputs["y"]["sqnr"] > 15  # 11.5 dB with the logarithm in the integers
+
+
+def _counter() -> ir.Graph:
+    """A cell that forgets slowly, c' = 0.98 c + 0.02 w f(x): one step of it is far below one of 128.
+
+    f has no integer form on a chip, so that the graph is not chip-ready anyway.
+    """
+    weights = {"w": RNG.standard_normal((4, 4)).astype(np.float32), "u": RNG.standard_normal((4, 3)).astype(np.float32),
+               "keep": np.float32(0.98), "take": np.float32(0.02)}  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Softsign", ["a"], ["b"], name="curve"),
+        helper.make_node("MatMul", ["b", "w"], ["new"], name="layer"),
+        helper.make_node("Mul", ["new", "take"], ["taken"], name="taken"),
+        helper.make_node("Mul", ["c", "keep"], ["kept"], name="kept"),
+        helper.make_node("Add", ["kept", "taken"], ["next"], name="cell"),
+        helper.make_node("MatMul", ["next", "u"], ["y"], name="last"),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 4]), ("c", ["N", 4])], ["y", "next"])
+
+
+def test_cells_stay_in_float_when_that_is_measured_to_be_better() -> None:
+    calls = _calls(300)
+    best = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}).report
+    fast = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}, effort="fast").report
+    why = {node.node: node.why for node in (*best.float_nodes, *best.host_part)}
+    assert "it adds to a state from call to call" in why["cell"]
+    assert "layer" not in why
+    assert "last" not in why
+    assert "cell" not in {node.node for node in (*fast.float_nodes, *fast.host_part)}
+    assert best.outputs["y"]["sqnr"] > fast.outputs["y"]["sqnr"] + 3
+    assert best.integer_macs == 1.0
+
+
+def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
+    report = lo.quantize(_counter(), _calls(300), platform="generic", state={"next": "c"}).report
+    assert not report.float_nodes
+    assert report.outputs["y"]["sqnr"] > 25
+
+
+@pytest.mark.slow
+def test_states_are_proposed() -> None:
+    """Where the user names none: by name in the report, by shape too where the data have no such input."""
+    x = RNG.uniform(0, 1, (8, 4)).astype(np.float32)
+    report = lo.quantize(_lstm(), {"x": x[:1], "h": np.zeros((1, 1, 3)), "c": np.zeros((1, 1, 3))}).report
+    assert not any("--state" in note for note in report.notes)  # h2 or c2: nobody can tell
+    model = _counter()
+    with pytest.raises(lo.DataError, match=r"no array for input 'c'; found x; is 'next' its .* --state next=c$"):
+        lo.quantize(model, {"x": x})
+    ir.rename(model, {"next": "c_out"}, {})
+    report = lo.quantize(model, {"x": x, "c": x}).report
+    assert any(note.endswith("Then say --state c_out=c") for note in report.notes)

@@ -1,0 +1,136 @@
+"""The figures a report gives: on samples held back, over streams, with warnings where the integers are no good."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import lingeronnx as lo
+from lingeronnx.flow.report.evaluation_clipping import beyond
+from lingeronnx.graph import ir
+from lingeronnx.run.data import Data, InputSpec
+
+X = InputSpec("x", (None, 3), np.dtype(np.float32))
+
+
+def _rows(count: int) -> np.ndarray:
+    return np.repeat(np.arange(count, dtype=np.float32)[:, None], 3, axis=1)
+
+
+@pytest.mark.parametrize("size", [1, 5, 32, 50, 1000])
+@pytest.mark.parametrize("items", [1, 3])
+def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
+    rows = _rows(640)
+    data = Data([{"x": part} for part in np.array_split(rows, items)], [X], hold=True)
+    held = [i for i in range(640) if i >= 512 and i % 32 >= 28]
+    seen = np.concatenate([feeds["x"] for feeds, _ in data.batches(size)])[:, 0]
+    assert np.concatenate([feeds["x"] for feeds in data.held()])[:, 0].tolist() == held
+    assert seen.tolist() == [i for i in range(640) if i not in held]
+    peeked = next(iter(data.peek(560)))[0]["x"][:, 0]
+    assert peeked.tolist() == seen[:560].tolist()
+
+
+def test_few_samples_are_all_calibrated_with() -> None:
+    data = Data([{"x": _rows(540)}], [X], hold=True)
+    assert sum(len(feeds["x"]) for feeds, _ in data.batches(7)) == 540
+    assert data.held() == []
+
+
+def test_held_samples_of_a_generator_are_kept_when_it_is_read() -> None:
+    data = Data(({"x": row[None]} for row in _rows(544)), [X], hold=True)
+    assert sum(len(feeds["x"]) for feeds, _ in data.batches(8)) == 540
+    assert [feeds["x"][0, 0] for feeds in data.held()] == [540, 541, 542, 543]
+
+
+def test_held_samples_do_not_keep_their_whole_files_in_memory() -> None:
+    rows = _rows(640)
+    data = Data([{"x": rows}], [X], hold=True)
+    assert data.held()
+    assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held())
+
+
+def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int) -> ir.Graph:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])]
+    if state:
+        inputs.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, ["N", state]))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        inputs,
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+
+def _linear(rng: np.random.Generator) -> ir.Graph:
+    weights = {"w": rng.standard_normal((4, 4)).astype(np.float32)}
+    return _model([helper.make_node("MatMul", ["x", "w"], ["y"], name="layer")], weights, ["y"], 0)
+
+
+def test_the_report_says_what_was_measured() -> None:
+    rng = np.random.default_rng(0)
+    model = _linear(rng)
+    many, few = ({"x": rng.standard_normal((count, 4)).astype(np.float32)} for count in (640, 40))
+    assert lo.quantize(model, many).report.measured_on == "on 16 samples held back from calibration"
+    assert lo.quantize(model, few).report.measured_on == "on the calibration data"
+
+
+def _accumulator() -> ir.Graph:
+    """Return s' = s + x/2, y = s' and a state that counts far beyond what one step adds."""
+    half = {"w": (np.eye(4) * 0.004).astype(np.float32), "v": np.eye(4, dtype=np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["step"], name="small"),
+        helper.make_node("Add", ["s", "step"], ["out"], name="sum"),
+        helper.make_node("MatMul", ["out", "v"], ["y"], name="read"),
+    ]
+    return _model(nodes, half, ["y", "out"], 4)
+
+
+def test_streams_are_measured_with_their_own_states_and_stand_still_loudly() -> None:
+    rng = np.random.default_rng(1)
+    calls = [{"x": rng.uniform(0.2, 0.5, (1, 4)).astype(np.float32)} for _ in range(900)]
+    report = lo.quantize(_accumulator(), calls, platform="venus", state={"out": "s"}, effort="fast").report
+    assert report.measured_on == "on 64 calls held back from calibration"
+    assert report.outputs["out"]["sqnr"] < 15  # a step of less than half a count is lost, call after call
+    assert any("output '" in w and "dB from the float model" in w for w in report.warnings)
+    assert any(w.startswith("state 'out' stands still in integers: 4 of its 4") for w in report.warnings)
+
+
+def test_a_good_model_has_no_warning() -> None:
+    rng = np.random.default_rng(2)
+    report = lo.quantize(_linear(rng), {"x": rng.standard_normal((128, 4)).astype(np.float32)}).report
+    assert not report.warnings
+    assert report.outputs["y"]["sqnr"] > 25
+
+
+def test_the_layer_that_breaks_is_named() -> None:
+    rng = np.random.default_rng(3)
+    weights = {
+        "w": rng.standard_normal((4, 4)).astype(np.float32),
+        "big": np.float32([1000, 0, 0, 0]),
+        "pick": np.float32([[0], [1], [1], [1]]),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Sigmoid", ["a"], ["b"], name="curve"),
+        helper.make_node("Add", ["b", "big"], ["c"], name="spoils"),
+        helper.make_node("MatMul", ["c", "pick"], ["y"], name="last"),
+    ]
+    x = {"x": rng.standard_normal((64, 4)).astype(np.float32)}
+    report = lo.quantize(_model(nodes, weights, ["y"], 0), x, platform="generic", effort="fast").report
+    assert report.warnings
+    assert "it breaks at" in report.warnings[0]
+    assert "spoils" in report.warnings[0] or "last" in report.warnings[0]
+
+
+def test_values_beyond_the_calibrated_range_are_counted() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1, 1, (64, 4)).round(3).astype(np.float32)
+    result = lo.quantize(_linear(rng), {"x": x})
+    assert beyond(result, {"x": x}, 10**9) == []
+    lines = beyond(result, {"x": 3 * x}, 10**9)
+    assert any("of 'x' lie beyond what calibration saw (up to" in line for line in lines)

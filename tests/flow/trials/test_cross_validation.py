@@ -1,0 +1,120 @@
+"""Trials on samples set aside: the gain and its error, what is clear, and what `effort: best` makes of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx import api
+from lingeronnx.flow import Methods, plan_for, prepare
+from lingeronnx.flow.trials.cross_validation import Trials
+from lingeronnx.flow.trials.gains import Gain, gain
+from lingeronnx.graph import ir
+from tests import nets
+from tests.examples import examples
+
+
+def classifier():
+    """Conv, Relu and a layer that gives `z`, which gains from all the bits of its sums."""
+    net = nets.Net(2, 5, 5, seed=8)
+    f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
+    return net.graph(net.linear(f, (27, 4), out="z"))
+
+
+def level(errors, power):
+    """Oracle: an SQNR in dB."""
+    return 10 * math.log10(power / sum(errors))
+
+
+@given(st.integers(2, 9), st.integers(1, 3), st.integers(0, 999))
+@examples(30)
+def test_a_gain_and_its_error(n, outputs, seed):
+    """Oracle: SQNR against SQNR, and the whole computed again without each sample in turn."""
+    rng = np.random.default_rng(seed)
+    old, new = rng.uniform(0.1, 2.0, (2, outputs, n))
+    power = rng.uniform(10.0, 20.0, outputs)
+
+    def between(keep):
+        each = [level(new[o, keep], power[o]) - level(old[o, keep], power[o]) for o in range(outputs)]
+        return sum(each) / outputs
+
+    found = gain(old, new, power, n)
+    every = list(range(n))
+    without = [between([i for i in every if i != left]) for left in every]
+    mean = sum(without) / n
+    assert found.value == pytest.approx(between(every))
+    assert found.error == pytest.approx(math.sqrt((n - 1) / n * sum((g - mean) ** 2 for g in without)), abs=1e-9)
+    worst = [min(level(e[o], power[o]) for o in range(outputs)) for e in (new, old)]
+    assert found.worst == pytest.approx(worst[0] - worst[1], abs=1e-9)
+    assert gain(new, old, power, n).value == pytest.approx(-found.value)
+
+
+def test_what_is_clear():
+    """One lucky sample is no gain, however large; many small ones are; a worst output that loses is none."""
+    old = np.ones((1, 40))
+    lucky, steady = old.copy(), 0.9 * old
+    lucky[0, 0] = 0.0
+    steady[0, ::2] *= 0.9
+    old[0, 0] = 30.0
+    power = np.array([1000.0])
+    assert gain(old, lucky, power, 40).value > 2
+    assert not gain(old, lucky, power, 40).clear(0.02, 1.645)
+    assert gain(old, steady * old, power, 40).clear(0.02, 1.645)
+    assert not Gain(1.0, 0.1, 40, worst=-0.1).clear(0.02, 1.645)
+    assert not Gain(0.01, 0.0, 40).clear(0.02, 1.645)
+    assert Gain(0.0, 0.0, 40).hopeless(1.645)
+    assert not Gain(-0.1, 0.1, 40).hopeless(1.645)
+    assert math.isinf(gain(old[:, :1], lucky[:, :1], power, 1).error)
+    assert gain(0 * old, 0 * old, power, 40).value == 0
+
+
+def test_every_sample_is_set_aside_once_and_not_seen():
+    """Law: in each part weights are those that the other parts give; a part's samples move nothing of its own trial."""
+    net = nets.residual()
+    x = nets.samples(net, 32)["x"]
+    planned = plan_for(prepare(net, {"x": x}, None, {}, hold=False))
+    trial = Trials(planned, {"x": x}, 32, ["y"]).start(planned, Methods())
+    assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
+    other = x.copy()
+    other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
+    moved = Trials(planned, {"x": other}, 32, ["y"]).start(planned, Methods())
+    changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
+    assert set(changed) <= {0, 5}
+    assert len(changed)
+    same = [_weights(a) == _weights(b) for a, b in zip(trial.exact, moved.exact, strict=True)]
+    assert same == [True, False, False, False]
+
+
+def _weights(graph):
+    return {name: value.const_value.numpy().tobytes() for name, value in graph.graph.initializers.items()}
+
+
+def test_effort_tells_of_its_progress():
+    """What takes longest, refining, is shown layer by layer."""
+    net = classifier()
+    told = []
+    api.quantize(
+        net, nets.samples(net, 32), effort="best", progress=lambda what, done, total: told.append((what, done))
+    )
+    after = told[[what for what, _ in told].index("setting samples aside") :]
+    assert ("refining", 1) in after
+    assert any("descent" in what for what, _ in after)
+
+
+def test_the_search_and_quantize_give_the_same_best():
+    """Law: "effort best" as an attempt of a search is what `quantize --effort best` gives, wide outputs and all."""
+    net = classifier()
+    feed = nets.samples(net, 48)
+    alone = api.quantize(net, feed, effort="best")
+    normal = api.quantize(net, feed)
+    assert alone.plan.tensors["z"].bits == 32
+    assert alone.report.outputs["z"]["sqnr"] > normal.report.outputs["z"]["sqnr"]
+    result = api.quantize(net, feed, min_sqnr=alone.report.outputs["z"]["sqnr"])
+    assert result.report.search["met"]
+    assert result.report.search["options"] == ["--effort best"]
+    assert ir.to_bytes(result.graph) == ir.to_bytes(alone.graph)
+    assert [n for n in result.report.notes if "effort" in n] == [n for n in alone.report.notes if "effort" in n]

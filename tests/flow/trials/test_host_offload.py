@@ -1,0 +1,92 @@
+"""Front ends inside the graph: spectra, mel filters and logarithms go to the host where that is measured to win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.flow.trials.host_offload import ends
+from lingeronnx.graph import ir, operators
+from tests.nets import Net
+
+_BINS, _MEL, _FRAMES, _WINDOW = 17, 8, 12, 32
+
+
+def _waves(count: int) -> np.ndarray:
+    """Return tones of random pitch under noise, of loudness over three decades, [count, frames, window]."""
+    rng = np.random.default_rng(5)
+    time = np.arange(_FRAMES * _WINDOW)
+    pitch, loud = rng.uniform(0.02, 0.4, (count, 1)), 10 ** rng.uniform(-3, 0, (count, 1))
+    wave = loud * (np.sin(2 * np.pi * pitch * time) + 0.05 * rng.standard_normal((count, len(time))))
+    return wave.reshape(count, _FRAMES, _WINDOW).astype(np.float32)
+
+
+def _front(net: Net, kind: str) -> str:
+    """Append a spectrum of x: two transforms, a power and what `kind` says; return [N, frames, features]."""
+    angle = 2 * np.pi * np.outer(np.arange(_WINDOW), np.arange(_BINS)) / _WINDOW
+    real, imaginary = (
+        net.node("MatMul", "x", net.const(part.astype(np.float32))) for part in (np.cos(angle), -np.sin(angle))
+    )
+    power = net.node("Add", net.node("Mul", real, real), net.node("Mul", imaginary, imaginary))
+    if kind == "magnitude":
+        return net.node("Sqrt", power)
+    mel = np.abs(np.random.default_rng(6).standard_normal((_BINS, _MEL))).astype(np.float32)
+    bands = net.node("MatMul", power, net.const(mel))
+    floor = net.node("Clip", bands, net.const(np.float32(1e-6)))
+    level = net.node("Log", floor)
+    return net.node("Mul", net.node("Add", level, net.const(np.float32(3))), net.const(np.float32(0.3)))
+
+
+def _network(net: Net, features: str, size: int, out: str = "y") -> str:
+    """Append two layers and an output for each frame."""
+    hidden = net.node("Relu", net.node("MatMul", features, net.const(_weight(size, 48))))
+    deeper = net.node("Relu", net.node("MatMul", hidden, net.const(_weight(48, 48, 1))))
+    return net.node("MatMul", deeper, net.const(_weight(48, 4, 2)), out=out)
+
+
+def _weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng([seed, rows])
+    return (rng.standard_normal((rows, columns)) * np.sqrt(2 / rows)).astype(np.float32)
+
+
+def _model(kind: str) -> ir.Graph:
+    net = Net(_FRAMES, _WINDOW)
+    return net.graph(_network(net, _front(net, kind), _BINS if kind == "magnitude" else _MEL))
+
+
+@pytest.mark.parametrize("platform", ["generic", "venus"])
+@pytest.mark.parametrize("kind", ["mel", "magnitude"])
+def test_a_front_of_several_transforms_goes_to_the_host(kind: str, platform: str) -> None:
+    x = {"x": _waves(64)}
+    report = lo.quantize(_model(kind), x, platform=platform).report
+    fast = lo.quantize(_model(kind), x, platform=platform, effort="fast").report
+    assert report.outputs["y"]["sqnr"] > max(25.0, fast.outputs["y"]["sqnr"] + 3)
+    assert any("effort is fast" in note for note in fast.notes)
+    counts = [node.macs for node in report.host_part if node.macs]
+    transform = _FRAMES * _WINDOW * _BINS
+    assert counts == [transform] * 2 + ([_FRAMES * _BINS * _MEL] if kind == "mel" else [])
+    assert all("measured, that is better" in node.why for node in report.host_part)
+    size = _BINS if kind == "magnitude" else _MEL
+    behind = _FRAMES * (size * 48 + 48 * 48 + 48 * 4)
+    assert report.integer_macs == pytest.approx(behind / (behind + sum(counts)))  # no layer of the network is lost
+    if platform == "venus":
+        assert report.chip_ready
+
+
+@pytest.mark.parametrize("bend", ["Relu", "Sigmoid", "Tanh"])
+def test_a_logarithm_within_the_network_is_no_front(bend: str) -> None:
+    net = Net(_FRAMES, _WINDOW)
+    inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
+    more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(3)))
+    model = net.graph(_network(net, net.node("Log", net.node("Relu", more)), 8))
+    assert ends(model, lost=True) == []
+
+
+@pytest.mark.parametrize("bend", sorted(operators.ACTIVATIONS - {"PRelu"}))
+def test_any_activation_tells_a_network(bend: str) -> None:
+    """A logarithm behind it alone, of sums that are positive, is none of a front."""
+    net = Net(_FRAMES, _WINDOW, opset=24)
+    inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
+    more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(30)))
+    assert ends(net.graph(_network(net, net.node("Log", more), 8)), lost=True) == []

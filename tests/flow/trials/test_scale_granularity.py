@@ -1,0 +1,73 @@
+"""Where the usual scales are far off, and the target has finer ones, these are tried, and told of."""
+
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.flow.trials import scale_granularity
+from tests import nets
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """Call every output far off."""
+    monkeypatch.setattr(scale_granularity, "_FAR", 1000.0)
+
+
+def made(**settings):
+    model = nets.depthwise()
+    return lo.quantize(model, nets.samples(model, 48), **{"platform": "generic", **settings})
+
+
+def told(result):
+    return [line for line in result.report.notes if "the usual scales:" in line]
+
+
+def least(result):
+    return min(output["sqnr"] for output in result.report.outputs.values())
+
+
+def test_they_are_kept_where_they_are_clearly_better(far):
+    found, usual = made(), made(weight_scales="tensor", mode="q-value")
+    (line,) = told(found)
+    assert line.startswith("weights have a scale for each output channel and scales are any numbers: ")
+    assert line.endswith("; the usual scales: --weight-scales tensor --mode q-value")
+    assert not told(usual)
+    assert least(found) >= least(usual) + scale_granularity._CLEAR
+    assert any(not q.single for q in found.plan.tensors.values())
+    assert not all(q.power_of_two for q in found.plan.tensors.values())
+    assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
+
+
+def test_what_is_not_clearly_better_is_not_kept(far, monkeypatch):
+    monkeypatch.setattr(scale_granularity, "_CLEAR", 1000.0)
+    found, usual = made(), made(weight_scales="tensor", mode="q-value")
+    assert found.plan == usual.plan
+    assert not told(found)
+
+
+@pytest.mark.parametrize("named", ({"mode": "q-value"}, {"weight_scales": "tensor"}))
+def test_a_setting_that_was_named_stays(far, named):
+    ((name, value),) = named.items()
+    found = made(**named)
+    if name == "mode":
+        assert found.plan.mode == value
+    else:
+        assert all(q.single for q in found.plan.tensors.values())
+    assert all(name.replace("_", "-") not in line for line in told(found))
+
+
+@pytest.mark.parametrize("settings", ({"effort": "fast"}, {"platform": "venus"}))
+def test_nothing_is_tried_without_effort_or_on_chips(far, settings):
+    found = made(**settings)
+    assert all(q.single and q.power_of_two for q in found.plan.tensors.values())
+
+
+def test_what_is_near_stays():
+    found = made()
+    assert least(found) >= scale_granularity._FAR
+    assert all(q.single and q.power_of_two for q in found.plan.tensors.values())
+
+
+def test_a_plan_that_is_given_stays(far):
+    plan, model = made(weight_scales="tensor", mode="q-value").plan, nets.depthwise()
+    assert lo.quantize(model, nets.samples(model, 48), platform="generic", plan=plan).plan == plan

@@ -1,0 +1,94 @@
+"""A stage that takes the outputs away from the float model's is taken back, and the report says so."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import lingeronnx.api as api
+from lingeronnx.api import quantize
+from lingeronnx.flow.planning import scale_assignment
+from lingeronnx.flow.report.fidelity import Fidelity
+from lingeronnx.flow.trials import stage_ablation
+from lingeronnx.graph import ir
+from lingeronnx.plan import Plan
+from tests.flow.methods.test_refine import net, smooth
+
+CALIB = {"x": smooth(24, 0)}
+
+
+def _sqnr(result):
+    return result.report.outputs["y"]["sqnr"]
+
+
+def _told(result, words):
+    return [note for note in result.report.notes if words in note]
+
+
+def _spoiled(planned, *args, **kwargs):
+    """Return what refinement would give if it put every bias off."""
+    copy = ir.clone(planned.graph)
+    for node in copy.graph:
+        if node.op_type == "Conv":
+            ir.set_constant(copy, node, 2, ir.const(node.inputs[2]) + np.float32(0.5), "spoiled")
+    return copy
+
+
+def test_stages_that_gain_stay():
+    result = quantize(net(), CALIB)
+    assert _sqnr(result) > _sqnr(quantize(net(), CALIB, effort="fast"))
+    assert not _told(result, "taken back")
+    assert not _told(result, "behind Relus")
+
+
+def test_refinement_that_loses_is_taken_back(monkeypatch):
+    good = quantize(net(), CALIB)
+    monkeypatch.setattr(api, "refined", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
+    result = quantize(net(), CALIB)
+    (note,) = _told(result, "refining weights and biases was taken back")
+    assert note.endswith("on the calibration data")
+    assert _sqnr(good) - 10 < _sqnr(result) < _sqnr(good)
+
+
+def test_a_given_plan_makes_the_same_graph(monkeypatch):
+    """What was taken back is so under the plan that came of it, too."""
+    monkeypatch.setattr(api, "refined", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
+    result = quantize(net(), CALIB)
+    again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
+    assert _told(again, "refining weights and biases was taken back")
+    assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
+
+
+@pytest.mark.parametrize("samples", (1, 16))
+def test_what_a_single_sample_gains_is_chance(samples):
+    """A gain of the same size in every one of several samples is none."""
+
+    def seen(errors):
+        level = 10 * np.log10(1000 / sum(errors))
+        fidelity = Fidelity({"y": {"sqnr": level}}, "", (), errors=np.array([errors]), power=np.array([1000.0]))
+        return SimpleNamespace(seen=fidelity)
+
+    rest = [1.0] * (samples - 1)
+    assert not stage_ablation._is_better(seen([100.0, *rest]), seen([1.0, *rest]))
+    assert stage_ablation._is_better(seen([2.0] * samples), seen([1.0] * samples)) == (samples > 1)
+
+
+@pytest.mark.parametrize("platform", ("venus", "generic"))
+def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
+    """The tensor that a wrong choice cuts to nothing has the scale that it has without effort."""
+    monkeypatch.setattr(
+        scale_assignment, "costly_cuts", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12)
+    )
+    usual = {"mode": "q-value", "weight_scales": "tensor"}
+    result = quantize(net(), CALIB, platform=platform, **usual)
+    fast = quantize(net(), CALIB, platform=platform, effort="fast")
+    assert _told(result, "moving ranges into the weights was taken back")
+    assert result.plan.tensors == fast.plan.tensors
+    assert _sqnr(result) > _sqnr(fast) - 0.2
+
+
+def test_random_inputs_are_no_evidence(monkeypatch):
+    monkeypatch.setattr(api, "refined", _spoiled)
+    assert not _told(quantize(net()), "taken back")
