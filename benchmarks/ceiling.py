@@ -22,7 +22,7 @@ import numpy as np
 
 from lingeronnx.flow import complete, plan_for, prepare, refined
 from lingeronnx.flow.assign import tie_classes
-from lingeronnx.flow.planned import Planned
+from lingeronnx.flow.planning.scale_assignment import Planned
 from lingeronnx.graph import ir
 from lingeronnx.plan.fake import fake_quantized
 from lingeronnx.run.data import Data

@@ -14,7 +14,7 @@ import lingeronnx as lo
 from lingeronnx.analysis.compare.channels import Channels
 from lingeronnx.analysis.compare.layer_causes import _level, _offset, _order
 from lingeronnx.analysis.stats.metrics import Held, Pair
-from lingeronnx.flow.fidelity import _breaks, _explained
+from lingeronnx.flow.report.fidelity import _breaks, _explained
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
 from lingeronnx.run.metrics import Agreement, decibel
@@ -103,7 +103,9 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
         few, calls = 1, None
 
     for level, said in ((math.nan, "not finite"), (-math.inf, "-60.0 dB"), (3.0, "3.0 dB")):
-        monkeypatch.setattr("lingeronnx.flow.fidelity.per_tensor", lambda *_, value=level: {"a": value, "y": value})
+        monkeypatch.setattr(
+            "lingeronnx.flow.report.fidelity.per_tensor", lambda *_, value=level: {"a": value, "y": value}
+        )
         text = _explained(lambda: _breaks(Data, exact, exact, None))
         assert f"'a': {said}" in text
     assert _explained(lambda: str(1 / 0)) == "; where it breaks could not be found (ZeroDivisionError)"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.calibrate import PERCENTILE, best_scale, full_range_scale, relative_entropy, threshold
+from lingeronnx.flow.assign.calibrators import PERCENTILE, best_scale, full_range_scale, relative_entropy, threshold
 from lingeronnx.flow.observe import TensorStats, Through
 from lingeronnx.plan.config import QuantConfig
 from tests import nets

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.flow.beyond import beyond
+from lingeronnx.flow.report.evaluation_clipping import beyond
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec
 

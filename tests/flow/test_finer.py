@@ -3,14 +3,14 @@
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow import finer
+from lingeronnx.flow.trials import scale_granularity
 from tests import nets
 
 
 @pytest.fixture
 def far(monkeypatch):
     """Call every output far off."""
-    monkeypatch.setattr(finer, "_FAR", 1000.0)
+    monkeypatch.setattr(scale_granularity, "_FAR", 1000.0)
 
 
 def made(**settings):
@@ -32,14 +32,14 @@ def test_they_are_kept_where_they_are_clearly_better(far):
     assert line.startswith("weights have a scale for each output channel and scales are any numbers: ")
     assert line.endswith("; the usual scales: --weight-scales tensor --mode q-value")
     assert not told(usual)
-    assert least(found) >= least(usual) + finer._CLEAR
+    assert least(found) >= least(usual) + scale_granularity._CLEAR
     assert any(not q.single for q in found.plan.tensors.values())
     assert not all(q.power_of_two for q in found.plan.tensors.values())
     assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
 
 
 def test_what_is_not_clearly_better_is_not_kept(far, monkeypatch):
-    monkeypatch.setattr(finer, "_CLEAR", 1000.0)
+    monkeypatch.setattr(scale_granularity, "_CLEAR", 1000.0)
     found, usual = made(), made(weight_scales="tensor", mode="q-value")
     assert found.plan == usual.plan
     assert not told(found)
@@ -64,7 +64,7 @@ def test_nothing_is_tried_without_effort_or_on_chips(far, settings):
 
 def test_what_is_near_stays():
     found = made()
-    assert least(found) >= finer._FAR
+    assert least(found) >= scale_granularity._FAR
     assert all(q.single and q.power_of_two for q in found.plan.tensors.values())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.ends import ends
+from lingeronnx.flow.trials.host_offload import ends
 from lingeronnx.graph import ir, operators
 from tests.nets import Net
 

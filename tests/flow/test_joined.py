@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.joined import Joined, joined
+from lingeronnx.flow.report.output_parts import Joined, joined
 from lingeronnx.graph import ir
 from tests.passes.helpers import graph, rand
 

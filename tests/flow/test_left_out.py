@@ -8,7 +8,8 @@ import pytest
 import lingeronnx as lo
 from lingeronnx import passes
 from lingeronnx.errors import InternalError, ModelError
-from lingeronnx.flow import planned, rewritten
+from lingeronnx.flow.planning import scale_assignment
+from lingeronnx.flow.prepare import rewriter
 from lingeronnx.graph import ir
 from tests import nets
 
@@ -80,14 +81,14 @@ def test_what_others_need_is_not_left_out(monkeypatch):
 
 def test_fitting_is_left_out(monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
-    monkeypatch.setattr(rewritten, "fit", lambda model, row, keep: [0] * _wrong(model))
+    monkeypatch.setattr(rewriter, "fit", lambda model, row, keep: [0] * _wrong(model))
     notes = nets.quantized(nets.plain(), platform="venus").report.notes
     assert any(note.startswith("the rewrite fit is left out") for note in notes)
 
 
 def test_factors_that_break_the_law_are_left_out(monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
-    real = planned.range_factors
+    real = scale_assignment.range_factors
     wrong = {"on": True}
 
     def doubled(parts, *args, **kwargs):
@@ -97,7 +98,7 @@ def test_factors_that_break_the_law_are_left_out(monkeypatch):
             ir.set_constant(parts.graph, weight, 1, 2 * ir.const(weight.inputs[1]), "twice")
         return real(parts, *args, **kwargs)
 
-    monkeypatch.setattr(planned, "range_factors", doubled)
+    monkeypatch.setattr(scale_assignment, "range_factors", doubled)
     found = nets.quantized(nets.plain(), platform="venus")
     assert wrong["seen"]
     assert any("ranges into weights is left out" in note for note in found.report.notes)

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 import lingeronnx as lo
 from lingeronnx.errors import DataError
 from lingeronnx.flow import observe_model, prepare
-from lingeronnx.flow.observe import HALF, TensorStats, _with_shares, observe
+from lingeronnx.flow.observe.statistics import HALF, TensorStats, _with_shares, observe
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
 from tests.examples import examples

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.flow import ends as flow_ends
-from lingeronnx.flow.selectors import select
-from lingeronnx.flow.states import into_states
+from lingeronnx.flow.prepare.selectors import select
+from lingeronnx.flow.prepare.states import into_states
+from lingeronnx.flow.trials import host_offload
 from lingeronnx.graph import ir
 from tests import nets
 
@@ -158,7 +158,7 @@ def test_a_try_that_no_chip_runs_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
         tried.append([node.op_type for node in model.graph])
         return [{str(node.name): "a try" for node in model.graph if node.op_type == "Relu"}]
 
-    monkeypatch.setattr(flow_ends, "ends", middle)
+    monkeypatch.setattr(host_offload, "ends", middle)
     net = nets.Net(3, 8, 8)
     model = net.graph(net.conv(net.node("Relu", net.conv("x", (4, 3, 3, 3))), (4, 4, 1, 1)))
     x = np.random.default_rng(1).standard_normal((64, 3, 8, 8)).astype(np.float32)

@@ -14,7 +14,7 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api import simulate
 from lingeronnx.flow.assign import legalize, tie_classes
-from lingeronnx.flow.calibrate import best_scale, best_window
+from lingeronnx.flow.assign.calibrators import best_scale, best_window
 from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.flow.observe import TensorStats
 from lingeronnx.flow.partition import Partition

@@ -28,9 +28,9 @@ from tests.passes.helpers import feeds, graph, ops, outputs, rand
 REASONS = {
     "lingeronnx/graph/operators.py:OPERATORS": "the table",
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
-    "lingeronnx/flow/ends.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
-    "lingeronnx/flow/ends.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
-    "lingeronnx/flow/settings.py:_COMPARED": "which side of each is the larger one",
+    "lingeronnx/flow/trials/host_offload.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
+    "lingeronnx/flow/trials/host_offload.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
+    "lingeronnx/flow/prepare/scalar_inputs.py:_COMPARED": "which side of each is the larger one",
     "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each",
     "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
     "lingeronnx/ops/table.py:Table.floats": "whose own rules the table would only repeat",

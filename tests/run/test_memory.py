@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.improve.equalize import equalize
-from lingeronnx.flow.improve.fields import moments
+from lingeronnx.flow.methods.equalize import equalize
+from lingeronnx.flow.methods.receptive_fields import moments
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
 from lingeronnx.run import stages

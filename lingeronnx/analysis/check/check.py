@@ -14,7 +14,7 @@ from typing import overload
 from ...alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ...errors import ModelError
 from ...fit import Fitted, fit
-from ...flow.improve.ranges import partition_with_clips
+from ...flow.methods.ranges import partition_with_clips
 from ...flow.report import FloatNode, float_nodes, rewritten, told_findings, told_floats
 from ...formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
 from ...graph import ir

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ...errors import ConstraintError, ModelError
 from ...flow.assign import Choice as Setting
 from ...flow.assign import assign, tie_classes
-from ...flow.improve.ranges import partition_with_clips
 from ...flow.lower import lower
+from ...flow.methods.ranges import partition_with_clips
 from ...flow.partition import Partition, partition
 from ...flow.report import float_nodes
 from ...formats import CLIP

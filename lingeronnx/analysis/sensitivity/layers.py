@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...flow import Planned
-from ...flow.selectors import select
+from ...flow.prepare.selectors import select
 from ...formats import QUANT
 from ...graph import ir
 from ...ops import Op, parameter_values, with_parameter

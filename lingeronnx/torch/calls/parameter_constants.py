@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ...errors import ModelError
 from ...flow import Planned
-from ...flow.improve import factors
+from ...flow.methods import factors
 from ...graph import ir, operators
 from ..checkpoint.parameters import load_checkpoint
 from .counterparts import in_effect, marks_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.flow.improve.aim import aimed
+from lingeronnx.flow.methods.ridge_regression import aimed
 from tests import nets
 from tests.examples import examples
 

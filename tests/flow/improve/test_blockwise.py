@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lingeronnx import api
 from lingeronnx.flow import Methods, plan_for, prepare, refined
-from lingeronnx.flow.improve.blockwise import block_descended, block_metric
+from lingeronnx.flow.methods.block_reconstruction import block_descended, block_metric
 from lingeronnx.graph import ir
 from tests import nets
 from tests.examples import examples

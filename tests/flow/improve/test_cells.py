@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.improve.cells import kept_cells
+from lingeronnx.flow.methods.cell_clipping import kept_cells
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes

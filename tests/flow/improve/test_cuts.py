@@ -5,7 +5,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.flow.assign import Choice, assign, tie_classes
-from lingeronnx.flow.improve.cuts import costly_cuts
+from lingeronnx.flow.methods.clipping import costly_cuts
 from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir

@@ -9,7 +9,7 @@ import pytest
 from lingeronnx import api
 from lingeronnx.flow import plan_for, prepare
 from lingeronnx.flow.assign import legalize, tie_classes
-from lingeronnx.flow.improve.exponents import scales_by_outputs
+from lingeronnx.flow.methods.scale_search import scales_by_outputs
 from tests import nets
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.flow.assign import Choice, tie_classes
-from lingeronnx.flow.improve import factors
-from lingeronnx.flow.improve.equalize import equalize
-from lingeronnx.flow.improve.ranges import clips_without_scale, range_factors
+from lingeronnx.flow.methods import factors
+from lingeronnx.flow.methods.equalize import equalize
+from lingeronnx.flow.methods.ranges import clips_without_scale, range_factors
 from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.flow.improve.rounding import compensated_round, descended, output_error
+from lingeronnx.flow.methods.rounding import compensated_round, descended, output_error
 from tests.examples import examples
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import lingeronnx.api as api
-import lingeronnx.flow.planned as planned
-import lingeronnx.flow.stages as stages
 from lingeronnx.api import quantize
-from lingeronnx.flow.fidelity import Fidelity
+from lingeronnx.flow.planning import scale_assignment
+from lingeronnx.flow.report.fidelity import Fidelity
+from lingeronnx.flow.trials import stage_ablation
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from tests.flow.improve.test_refine import net, smooth
@@ -44,7 +44,7 @@ def test_stages_that_gain_stay():
 def test_refinement_that_loses_is_taken_back(monkeypatch):
     good = quantize(net(), CALIB)
     monkeypatch.setattr(api, "refined", _spoiled)
-    monkeypatch.setattr("lingeronnx.flow.stages.refined", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
     result = quantize(net(), CALIB)
     (note,) = _told(result, "refining weights and biases was taken back")
     assert note.endswith("on the calibration data")
@@ -54,7 +54,7 @@ def test_refinement_that_loses_is_taken_back(monkeypatch):
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
     """What was taken back is so under the plan that came of it, too."""
     monkeypatch.setattr(api, "refined", _spoiled)
-    monkeypatch.setattr("lingeronnx.flow.stages.refined", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
     result = quantize(net(), CALIB)
     again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
     assert _told(again, "refining weights and biases was taken back")
@@ -71,14 +71,16 @@ def test_what_a_single_sample_gains_is_chance(samples):
         return SimpleNamespace(seen=fidelity)
 
     rest = [1.0] * (samples - 1)
-    assert not stages._is_better(seen([100.0, *rest]), seen([1.0, *rest]))
-    assert stages._is_better(seen([2.0] * samples), seen([1.0] * samples)) == (samples > 1)
+    assert not stage_ablation._is_better(seen([100.0, *rest]), seen([1.0, *rest]))
+    assert stage_ablation._is_better(seen([2.0] * samples), seen([1.0] * samples)) == (samples > 1)
 
 
 @pytest.mark.parametrize("platform", ("venus", "generic"))
 def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
     """The tensor that a wrong choice cuts to nothing has the scale that it has without effort."""
-    monkeypatch.setattr(planned, "costly_cuts", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12))
+    monkeypatch.setattr(
+        scale_assignment, "costly_cuts", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12)
+    )
     usual = {"mode": "q-value", "weight_scales": "tensor"}
     result = quantize(net(), CALIB, platform=platform, **usual)
     fast = quantize(net(), CALIB, platform=platform, effort="fast")

@@ -9,11 +9,11 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
 from lingeronnx.flow.assign import Choice, assign, tie_classes
-from lingeronnx.flow.improve import factors
-from lingeronnx.flow.improve.equalize import equalize
-from lingeronnx.flow.improve.host_scale import free_borders, settle
-from lingeronnx.flow.improve.ranges import range_factors
-from lingeronnx.flow.improve.refine import refine
+from lingeronnx.flow.methods import factors
+from lingeronnx.flow.methods.equalize import equalize
+from lingeronnx.flow.methods.host_scale import free_borders, settle
+from lingeronnx.flow.methods.ranges import range_factors
+from lingeronnx.flow.methods.refine import refine
 from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from lingeronnx.flow import plan_for, prepare, refined
-from lingeronnx.flow.improve.refine import refinable
-from lingeronnx.flow.reference import Reference
+from lingeronnx.flow.methods.refine import refinable
+from lingeronnx.flow.prepare.float_outputs import Reference
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import digests
 from lingeronnx.run.runners import FloatRunner

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.flow.improve.refine import refinable
-from lingeronnx.flow.improve.targets import targets
+from lingeronnx.flow.methods.float_targets import targets
+from lingeronnx.flow.methods.refine import refinable
 from lingeronnx.flow.partition import partition
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lingeronnx import api
 from lingeronnx.flow import Methods, plan_for, prepare
-from lingeronnx.flow.gains import Gain, gain
-from lingeronnx.flow.trials import Trials
+from lingeronnx.flow.trials.cross_validation import Trials
+from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
 from tests import nets
 from tests.examples import examples

@@ -1,0 +1,257 @@
+"""Scales that a quantized model brought along, as the platform holds them, and what each change cost.
+
+kept            the platform holds the scale as it is
+symmetric       a zero point that the platform or an operator around has not: ``scale = top / max(|low|, |high|)``
+                of the range it had
+power of two    the next lower one, which holds the whole range; the next higher where that cuts off less than a
+                fifteenth. With calibration data, the one of the two with the smaller mean squared error
+weights         held as they are where their numbers lie on the platform's grid, else quantized anew
+
+What it costs: bits of resolution of an activation, ``log2(old / new)``; of a weight the SQNR of its new integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph import ir
+from ...ops import Op, parameter_values
+from ...plan import Affine, PerAxis
+from ...plan.config import QuantConfig
+from ...qdq.read import Read
+from ...targets import Target
+from ..observe.statistics import Stats, TensorStats
+from ..partition import Partition
+from .scales import TieClass
+
+__all__ = [
+    "Taken",
+    "activation_scales",
+    "candidates",
+    "costs",
+    "defaults",
+    "parameters",
+    "summary",
+    "weight_scales",
+]
+
+_NEARLY = 1 / 15  # of a range, which may be cut off for twice the resolution
+_ON_GRID = 1e-2  # counts that a number may be off
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One scale that came with the model.
+
+    scale, zero_point, bits : as it came (the coarsest of a weight's). held : as it is held now. lost : bits of
+    resolution of an activation, None for a weight; sqnr : of a weight's new integers in dB, None where none changed.
+    """
+
+    tensor: str
+    scale: float
+    zero_point: int
+    bits: int
+    held: Affine
+    lost: float | None = None
+    sqnr: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether nothing changed."""
+        return self.sqnr is None if self.lost is None else self.lost == 0 and self.held.zero_point == self.zero_point
+
+    def __str__(self) -> str:
+        new = float(self.held.scales.min())
+        what = f"{self.lost:.2f} bits of resolution" if self.lost is not None else f"{self.sqnr:.1f} dB"
+        centre = f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
+        return f"'{self.tensor}': scale {self.scale:.6g}{centre} is held as {new:.6g}: {what}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        held = self.held
+        return {
+            "tensor": self.tensor, "scale": self.scale, "zero_point": self.zero_point, "bits": self.bits,
+            "held_scale": held.scales.tolist(), "held_bits": held.bits,
+            "held_zero_point": int(held.zero_points.flat[0]), "bits_lost": self.lost, "sqnr": self.sqnr,
+            "kept": self.kept,
+        }  # fmt: skip
+
+
+def defaults(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:
+    """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
+    change: dict[str, Any] = {}
+    grids = [*read.activations.values(), *read.weights.values()]
+    free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
+    if "mode" not in conf.model_fields_set and free and "max-value" in target.modes:
+        change["mode"] = "max-value"
+    by_channel = any(not grid.single for grid in read.weights.values())
+    if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in target.weight_scales:
+        change["weight_scales"] = "channel"
+    return conf.model_copy(update=change)
+
+
+def activation_scales(
+    read: Read, ties: Sequence[TieClass], target: Target, conf: QuantConfig, stats: Stats,
+    factors: Mapping[str, np.ndarray],
+) -> tuple[dict[str, Affine], list[Taken]]:  # fmt: skip
+    """Return how the tensors that `read` has scales for are held, all of a tie class alike, and what that cost.
+
+    stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
+    """
+    held: dict[str, Affine] = {}
+    taken = []
+    for group in ties:
+        known = {name: read.activations[name] for name in group.tensors if name in read.activations}
+        if not known:
+            continue
+        governing = {name: grid for name, grid in known.items() if name in group.governing} or known
+        widest = max(governing.values(), key=lambda grid: max(map(abs, grid.ends)))
+        factor = float(factors.get(group.tensors[0], np.ones(1))[0])
+        q = _activation(widest, target, conf, group, stats, factor)
+        held.update(dict.fromkeys(group.tensors, q))
+        for name, grid in known.items():
+            levels = 2.0 ** (grid.bits - q.bits)
+            lost = math.log2(grid.scale / (q.scale * factor)) if levels else 0.0
+            exact = math.isclose(grid.scale, q.scale * factor, rel_tol=1e-6)
+            taken.append(Taken(name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost))
+    return held, taken
+
+
+def _activation(
+    grid: Affine, target: Target, conf: QuantConfig, group: TieClass, stats: Stats, factor: float
+) -> Affine:
+    bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
+    top = (1 << (bits - 1)) - 1
+    scale, zero = grid.scale, grid.signed_zero
+    if bits != grid.bits or (zero and (bits > 8 or not group.zero_point)):
+        scale, zero = top / max(map(abs, grid.ends)), 0
+    scale /= factor
+    if conf.mode == "q-value":
+        zero = 0 if target.power_of_two else zero
+        scale = _power(scale, group.stats(stats), bits, zero)
+    return Affine(float(np.float32(scale)), bits, zero_point=zero)
+
+
+def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> float:
+    """Return a power of two in place of `scale`."""
+    lower = 2.0 ** math.floor(math.log2(scale) + 1e-6)
+    if math.isclose(lower, scale, rel_tol=1e-5):
+        return lower
+    if seen is not None and seen.squares > 0:
+        ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
+        return min((lower, 2 * lower), key=lambda tried: float(seen.error(tried, *ends)))
+    return 2 * lower if 2 * lower * (1 - _NEARLY) <= scale else lower
+
+
+def weight_scales(
+    read: Read, parts: Partition, target: Target, conf: QuantConfig
+) -> tuple[dict[str, Affine], dict[str, Affine]]:
+    """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
+    held: dict[str, Affine] = {}
+    grids: dict[str, Affine] = {}
+    for node, op, name, values in parameters(parts):
+        for grid in candidates(read, node, name, values):
+            grids.setdefault(name, grid)
+            q = _weight(grid, values, op.format.channel_axis, target, conf)
+            if q is not None:
+                held[name], grids[name] = q, grid
+                break
+    return held, grids
+
+
+def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list[Affine]:
+    """Return the grids that `read` may have meant for the weight `name` of `node`, which holds `values` now."""
+    grid = read.weights.get(name)
+    named = [] if grid is None else [grid]
+    own = [pair for pair in read.layers.get(ir.origin(node), ()) if grid is None or pair[0] is grid]
+    return [*named, *(found for grid, old in own for found in (grid, *_multiplied(grid, old, values)))]
+
+
+def parameters(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
+    """Yield every quantized weight: its node and rule, its name, its real numbers."""
+    for node, op in parts.nodes:
+        for index in op.parameters(node):
+            values = parameter_values(node, index)
+            if values is not None:
+                yield node, op, ir.read_name(node, index), np.asarray(values, np.float64)
+
+
+def _multiplied(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affine]:
+    """Return the grid of a weight whose channels were multiplied by something: a batch normalisation folded in."""
+    if old.shape != values.shape or old.ndim < 2 or grid.axis not in (None, 0):
+        return []
+    before, after = (np.abs(array.reshape(len(array), -1)).max(axis=1) for array in (old.astype(np.float64), values))
+    if not (before > 0).all() or not (after > 0).all():
+        return []
+    scales = grid.broadcast(1) * before / after
+    return [Affine(scales, grid.bits, PerAxis(0), signed=grid.signed)] if len(scales) > 1 else []
+
+
+def _weight(grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig) -> Affine | None:
+    """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
+    bits = (
+        max((width for width in target.bits if width >= grid.bits), default=0)
+        if grid.bits not in target.bits
+        else grid.bits
+    )
+    many = not grid.single
+    if not bits or (
+        many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != grid.scales.size)
+    ):
+        return None
+    q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)
+    if conf.mode == "q-value" and not q.power_of_two:
+        return None
+    counts = values * q.broadcast(values.ndim)
+    near = np.rint(counts)
+    inside = q.low <= near.min(initial=0.0) and near.max(initial=0.0) <= q.high
+    return q if inside and np.abs(counts - near).max(initial=0.0) < _ON_GRID else None
+
+
+def costs(parts: Partition, held: Mapping[str, Affine], grids: Mapping[str, Affine]) -> list[Taken]:
+    """Return what became of the weights: those on their grid, and those that were quantized anew."""
+    found = {}
+    for _, _, name, values in parameters(parts):
+        if name not in grids or name not in held:
+            continue
+        q, grid = held[name], grids[name]
+        off = q.on_grid(values) - values
+        noise, power = float((off**2).sum()), float((values**2).sum())
+        exact = noise <= power * 1e-8
+        sqnr = None if exact else 10 * math.log10(power / noise)
+        found[name] = Taken(name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr)
+    return list(found.values())
+
+
+def summary(taken: Sequence[Taken], missing: Sequence[str], synthetic: bool, full: bool) -> list[str]:
+    """Return what a user should read of it."""
+    activations = [t for t in taken if t.lost is not None]
+    weights = [t for t in taken if t.lost is None]
+    counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
+    told = [f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held as they came"]
+    centred = [t for t in activations if t.zero_point and not t.held.shifted]
+    if centred:
+        told.append(f"{len(centred)} zero points are taken out: the ranges are made symmetric")
+    changed = [t for t in activations if t.lost]
+    if changed:
+        worst = max(changed, key=lambda t: t.lost or 0.0)
+        mean = sum(t.lost or 0.0 for t in changed) / len(changed)
+        told.append(
+            f"{len(changed)} activations are held at other scales: {mean:.2f} bits of resolution lost on average, "
+            f"{worst.lost:.2f} at most ('{worst.tensor}')"
+        )
+    anew = [t for t in weights if t.sqnr is not None]
+    if anew:
+        least = min(anew, key=lambda t: t.sqnr or 0.0)
+        told.append(f"{len(anew)} weights are quantized anew: {least.sqnr:.1f} dB at least ('{least.tensor}')")
+    if missing:
+        how = "calibrated on synthetic inputs, give real data with --calib" if synthetic else "calibrated"
+        names = ", ".join(f"'{name}'" for name in missing[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        told.append(f"the quantized model has no scale for {names}{more}: {how}")
+    return [*told, *(str(t) for t in taken if full and not t.kept)]

@@ -1,0 +1,156 @@
+"""Weights of a float model at scales that another tool chose, and what of its file could not be taken.
+
+The weights are real numbers still: they are rounded here, and refined as ever. A scale per channel becomes the coarsest
+one where the platform has one per weight, and a power of two, the better one of the two around it for these numbers,
+where it shifts. A scale that fits other numbers than the weight has (it may have been made before or after batch
+normalization was folded in) is refused: the weight then gets one of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...graph import ir
+from ...plan import Affine, PerAxis
+from ...plan.config import QuantConfig
+from ...qdq.read import Read
+from ...targets import Target
+from ..partition import Partition
+from .imported_scales import Taken, candidates, parameters
+
+__all__ = ["Borrowed", "borrowed_weights", "follow", "refusals", "told"]
+
+_WORSE = 12.0  # dB, two bits, below the scale of the largest number: then it was made for other numbers
+_NAMES = 5  # that a note lists
+
+
+@dataclass
+class Borrowed:
+    """How weights are held at another tool's scales.
+
+    taken : what became of each scale. refused : {weight: why its scale is not taken}. used : the weights, by the names
+    that the file has for them, whose scales were looked at.
+    """
+
+    held: dict[str, Affine] = field(default_factory=dict)
+    taken: list[Taken] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+
+def borrowed_weights(read: Read, parts: Partition, target: Target, conf: QuantConfig) -> Borrowed:
+    """Return how the weights are held that `read` has scales for."""
+    found = Borrowed()
+    for node, op, name, values in parameters(parts):
+        grids = candidates(read, node, name, values)
+        if not grids:
+            continue
+        own = [grid for grid, _ in read.layers.get(ir.origin(node), ())]
+        found.used |= {old for old, grid in read.weights.items() if old == name or any(grid is one for one in own)}
+        made = [(q, grid) for grid in grids if (q := _held(grid, values, op.format.channel_axis, target, conf))]
+        if not made:
+            found.refused[name] = _why(grids[0], values, target)
+            continue
+        q, grid = max(made, key=lambda pair: _sqnr(values, pair[0]))
+        top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
+        plain, got = _sqnr(values, Affine(_fitting(top, values, q.bits, conf), q.bits)), _sqnr(values, q)
+        if got < plain - _WORSE:
+            found.refused[name] = (
+                f"its scale was made for other numbers: {got:.1f} dB, where that of the largest gives {plain:.1f}"
+            )
+            continue
+        same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
+        found.held[name] = q
+        found.taken.append(Taken(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got))
+    return found
+
+
+def _why(grid: Affine, values: np.ndarray, target: Target) -> str:
+    if grid.bits > max(target.bits):
+        return f"{grid.bits} bits; {target.name} computes in {' or '.join(map(str, target.bits))}"
+    return f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight has here"
+
+
+def _held(grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig) -> Affine | None:
+    """Return how `values` are held at the scales of `grid`, None where the platform does not have its form."""
+    bits = min((width for width in target.bits if width >= grid.bits), default=0)
+    many = not grid.single
+    if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
+        return None
+    scales = _symmetric(grid)
+    if many and conf.weight_scales == "channel":
+        rows = np.moveaxis(values, axis or 0, 0)
+        held = tuple(_fitting(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True))
+        return Affine(held, bits, PerAxis(axis or 0))
+    return Affine(_fitting(min(scales), values, bits, conf), bits)
+
+
+def _symmetric(grid: Affine) -> list[float]:
+    """Return the scales of a grid around 0 that holds the same range: weights have no zero points here."""
+    middle, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
+    return [
+        scale if zero == middle else scale * top / max(zero - grid.low, grid.high - zero)
+        for scale, zero in zip(grid.scales.flat, grid.zero_points.flat, strict=True)
+    ]
+
+
+def _fitting(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> float:
+    """Return `scale`, or the power of two around it that is the better one for `values`."""
+    lower = 2.0 ** math.floor(math.log2(scale) + 1e-6)
+    if conf.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
+        return float(np.float32(scale)) if conf.mode != "q-value" else lower
+    return max((lower, 2 * lower), key=lambda tried: _sqnr(values, Affine(tried, bits)))
+
+
+def _sqnr(values: np.ndarray, q: Affine) -> float:
+    """Return the SQNR in dB of `values` rounded to integers."""
+    noise = float(((q.on_grid(values) - values) ** 2).sum())
+    power = float((values**2).sum())
+    return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
+
+
+def follow(taken: Sequence[Taken], tensors: Mapping[str, Affine]) -> list[Taken]:
+    """Return `taken` as the finished plan holds them: rules of the platform may have moved scales since."""
+    found = []
+    for one in taken:
+        new = tensors.get(one.tensor, one.held)
+        moved = math.log2(float(one.held.scales.min() / new.scales.min()))
+        found.append(replace(one, held=new, lost=None if one.lost is None else one.lost + moved))
+    return found
+
+
+def refusals(read: Read, taken: Sequence[Taken], weights: Borrowed) -> dict[str, str]:
+    """Return {tensor: why} of all that a file speaks of and nothing was taken from."""
+    have = {one.tensor for one in taken}
+    inside = "it has no integers of its own here: part of another layer, or in float"
+    lost = {name: inside for name in read.activations if name not in have}
+    lost |= {name: inside for name in read.weights if name not in weights.used and name not in have}
+    return {**read.refused, **lost, **weights.refused}
+
+
+def told(
+    tool: str, taken: Sequence[Taken], refused: Mapping[str, str], missing: Sequence[str], synthetic: bool, full: bool
+) -> list[str]:
+    """Return what a user should read of it: sums with names, or with `full` tensor by tensor."""
+    kept, other = [one for one in taken if one.kept], [one for one in taken if not one.kept]
+    lines = [f"{tool}: {len(kept)} of {len(taken) + len(refused)} scales are taken over as they are"]
+    rounded = [one.tensor for one in other if one.held.power_of_two]
+    changed = [one.tensor for one in other if not one.held.power_of_two]
+    for names, what in ((rounded, "rounded to powers of two"), (changed, "held in the platform's form")):
+        if names:
+            lines.append(f"{what}: {_names(names)}")
+    for why in dict.fromkeys(refused.values()):
+        lines.append(f"refused: {_names([name for name, reason in refused.items() if reason == why])}: {why}")
+    if missing:
+        how = "calibrated on synthetic inputs, give real data with --calib" if synthetic else "calibrated"
+        lines.append(f"without a scale there, {how}: {_names(missing)}")
+    return [*lines, *(str(one) for one in other if full)]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:_NAMES]) + more

@@ -1,0 +1,148 @@
+"""Undo cuts that cost an output more than the finer step brings.
+
+Calibration by the mean square cuts rare large values off. All values of a tensor count alike there, but the rare ones
+may be all that an output speaks of: one face among a thousand empty places. No statistics of the tensor tell; the
+outputs do. So only a model is looked at of which an output holds half of its power in a few of its elements. With the
+noise N of a part of the plan, all else float, as a share of an output's power:
+
+1. what is cut, alone: a tensor is looked at where that is a quarter of the whole plan's N at some output. Groups of
+   tensors are halved until single ones are left, so that a net without such a tensor costs two runs;
+2. the tensor at its scale, and at a scale that cuts an octave less: this is taken where it lowers the whole plan's N
+   by more, over the outputs, than it raises it, each output measured by what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ...graph import ir
+from ...ops import parameter_values
+from ...plan import Affine, Plan
+from ...plan.fake import fake_quantized
+from ...run.runners import FloatRunner
+from ..assign.calibrators import full_range_scale
+from ..assign.scales import Choice, TieClass
+from ..observe.statistics import Stats, TensorStats
+from ..partition import Partition
+
+__all__ = ["costly_cuts"]
+
+_FEW = 0.02  # of an output's elements: these hold half of its power where it speaks of rare values
+_SHARE = 0.25  # of an output's noise
+_TINY = 1e-30  # so that shares are defined where there is no noise, or nothing at all
+_FINE = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
+
+_Tensors = Mapping[str, Affine]
+_Feeds = Sequence[Mapping[str, np.ndarray]]
+
+
+def costly_cuts(
+    parts: Partition,
+    plan: Plan,
+    ties: Sequence[TieClass],
+    stats: Stats,
+    choice: Choice,
+    pieces: _Feeds,
+    given: Callable[[], _Feeds],
+) -> dict[str, float]:
+    """Return {tensor or weight: its scale} for those of `plan` that are better cut less.
+
+    stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. given : returns
+    the outputs of the user's model for each, which are those of `parts`; called where they are needed.
+    """
+    cut = list(_cut(parts, plan, ties, stats, choice))
+    if not cut:
+        return {}
+    noise = _Noise(parts.graph, plan, pieces, given())
+    if not noise.is_about_rare:
+        return {}
+    whole = noise(plan.tensors)
+
+    def fine(group: Iterable[dict[str, Affine]]) -> dict[str, Affine]:
+        return {n: _finer(plan.tensors[n]) for less in group for n in less}
+
+    def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
+        if not (noise(fine(group)) > _SHARE * whole).any():
+            return []
+        if len(group) > 1:
+            half = len(group) // 2
+            return search(group[:half]) + search(group[half:])
+        less = group[0]
+        gain = noise({n: plan.tensors[n] for n in less}) - noise(less)
+        return group if (gain / whole).max() > _SHARE and (gain / whole).sum() > 0 else []
+
+    return {name: q.scale for less in search(cut) for name, q in less.items()}
+
+
+def _cut(
+    parts: Partition, plan: Plan, ties: Sequence[TieClass], stats: Stats, choice: Choice
+) -> Iterable[dict[str, Affine]]:
+    """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
+    for tie in ties:
+        seen = tie.stats(stats)
+        if seen is not None and tie.below is None:
+            yield from _less(tie.tensors, seen, plan, choice)
+    for node, op in parts.nodes:
+        for index in op.parameters(node):
+            values = parameter_values(node, index)
+            if values is not None and values.size:
+                yield from _less([ir.read_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice)
+
+
+def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: Choice) -> Iterable[dict[str, Affine]]:
+    held = [plan.tensors.get(name) for name in names]
+    setting = choice.of(names, choice.bits)
+    q = held[0]
+    if q is None or None in held or not q.single or q.zero_point:
+        return  # a window with a zero point stays as calibration chose it
+    if setting.scale is not None or setting.calibrator != "mse":
+        return
+    if seen.squares > 0 and q.scale > (full := full_range_scale(seen, q.bits)):
+        scale = q.scale / 2 if setting.power else max(q.scale / 2, full)
+        yield {name: tensor.changed(scale) for name, tensor in zip(names, held, strict=True) if tensor}
+
+
+def _finer(q: Affine) -> Affine:
+    """Return the same range in finer steps."""
+    return q.changed(q.scale * 2.0**_FINE, q.bits + _FINE)
+
+
+class _Noise:
+    """What holding tensors in integers does to the outputs, all else float."""
+
+    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, given: _Feeds) -> None:
+        self._graph, self._plan, self._pieces = graph, plan, pieces
+        self._names = [str(v.name) for v in graph.graph.outputs]
+        self._given = given
+
+    @property
+    def is_about_rare(self) -> bool:
+        """Whether an output holds half of its power in few of its elements."""
+        for name in self._names:
+            arrays = [given[name].astype(np.float64) for given in self._given]
+            power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[::-1]
+            half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
+            if power.any() and half < _FEW * len(power):
+                return True
+        return False
+
+    def _ordered(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [found[name].astype(np.float64) for name in self._names]
+
+    def __call__(self, tensors: _Tensors) -> np.ndarray:
+        """Return the power of each output's error as a share of the output's own, float64 [outputs]."""
+        error, power = np.zeros((2, len(self._names)))
+        for want, have in zip(map(self._ordered, self._given), self._outputs(tensors), strict=True):
+            power += [np.square(a).sum() for a in want]
+            error += [np.square(a - b).sum() for a, b in zip(want, have, strict=True)]
+        return error / np.maximum(power, _TINY) + _TINY
+
+    def _outputs(self, tensors: _Tensors) -> Iterator[list[np.ndarray]]:
+        """Yield the outputs, float64, of piece after piece."""
+        copy, users = fake_quantized(self._graph, self._plan.with_tensors(tensors))
+        names = {user: name for name, user in users.items()}
+        runner = FloatRunner(copy, {names[name] for name in self._names})
+        for feed in self._pieces:
+            yield self._ordered({users[name]: array for name, array, _ in runner.run(feed)})

@@ -1,0 +1,253 @@
+"""Equalize channels: a factor per channel, so that one scale per tensor suits all of them (cross-layer equalization).
+
+For a group of tensors whose channels run through (Relu, pooling, Add), with producing weights W1 and reading weights
+W2, the factor s_c multiplies row c of W1 and the activations, and divides column c of W2. In logarithms, with r1, a, r2
+the ranges of channel c of W1, the activations and W2 (mean over channels removed), the least-squares solution of
+"all three even" is
+
+    log s = (w2 * log r2 - w1 * log r1 - wa * log a) / (w1 + wa + w2)
+
+Nagel et al. (2019) is the case wa = 0. Which weighting serves best, or none, depends on what limits the layer, so each
+is judged by the noise it predicts in the outputs of the reading layers, relative to their power P_y:
+
+    N = sum over readers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c s_c^2 * P_x,c ] / P_y
+
+with dx, dw1, dw2 the steps (range / 127 at 8 bits), P the mean squares seen and m the readings of a channel. Sweeps
+repeat it over all groups until nothing moves. A channel that is dead in any of the three keeps factor 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
+from ...graph import ir, operators
+from ...run.runners import FloatRunner
+from ..assign.scales import Choice
+from ..partition import Partition
+from .factors import Groups, apply, combine, pin_borders
+
+__all__ = ["Channels", "equalize"]
+
+_SWEEPS = 6
+_WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (0.0, 1.0, 1.0))  # w1, wa, w2
+_GAIN = 0.98  # a step must predict less than this share of the noise
+_DEAD = 1e-6
+_LIMIT = 2.0**6  # of one step's factor, either way
+_PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
+
+    reach: np.ndarray
+    power: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Tensors that share factors per channel, the layers that write them and those that read them."""
+
+    tensors: tuple[str, ...]
+    writers: tuple[ir.Node, ...]
+    readers: tuple[ir.Node, ...]
+
+
+def equalize(
+    parts: Partition,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    choice: Choice = _PLAIN,
+    runner: FloatRunner | None = None,
+    known: dict[str, Channels] | None = None,
+) -> dict[str, np.ndarray]:
+    """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
+
+    feeds : some tens of calibration samples, in pieces that are run one after the other. choice : how wide activations
+    and weights are. runner : of the graph's tensors as they are now, where there is one already. known : what was seen
+    of these on the same feeds; what it lacks is added.
+    """
+    groups = _groups(parts)
+    if not groups:
+        return {}
+    names, known = set(parts.activations), {} if known is None else known
+    if missing := names - known.keys():
+        known.update(_observe(FloatRunner(parts.graph, missing) if runner is None else runner, feeds, missing))
+    seen = {name: found for name, found in known.items() if name in names}
+    total: dict[str, np.ndarray] = {}
+    for _ in range(_SWEEPS):
+        moved = False
+        for group in groups:
+            factor = _best_factor(group, seen, choice)
+            if factor is None:
+                continue
+            moved = True
+            step = dict.fromkeys(group.tensors, factor)
+            apply(parts, step)
+            total = combine(total, step)
+            for name in group.tensors:
+                if name in seen:
+                    seen[name] = Channels(seen[name].reach * factor, seen[name].power * factor**2)
+        if not moved:
+            break
+    return total
+
+
+def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]) -> dict[str, Channels]:
+    from simulator.bins import channels
+
+    found: dict[str, Channels] = {}
+    sizes: dict[str, int] = {}
+    for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
+        if array.ndim >= 2 and array.size:
+            reach, power = channels(array.astype(np.float32, copy=False))
+            size = array.size // array.shape[1]
+            old, before = found.get(name), sizes.get(name, 0)
+            if old is not None:
+                reach, power = np.maximum(old.reach, reach), power + old.power * before
+            sizes[name] = before + size
+            found[name] = Channels(reach, power / sizes[name])
+    return found
+
+
+def _groups(parts: Partition) -> list[_Group]:
+    """Return the free groups of tensors whose channels correspond one to one."""
+    union = Groups()
+    pin_borders(union, parts)
+    for node, op in parts.nodes:
+        sources = [ir.read_name(node, i) for i in op.data(node)]
+        result = ir.written_name(node)
+        through = op.name in (RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name) or _flat(node)
+        if node.op_type in ("Conv", "Linear"):
+            union.find(sources[0])
+            union.find(result)
+            if node.op_type == "Linear" and len(ir.shape(node.outputs[0]) or ()) != 2:  # its channels are not on axis 1
+                union.pin(sources[0])
+                union.pin(result)
+        elif through:
+            for source in sources:
+                union.join(source, result)
+        else:
+            for name in (*sources, *(str(node.outputs[i].name) for i in op.results(node))):
+                union.pin(name)
+    groups = []
+    for tensors in union.members().values():
+        inside = set(tensors)
+        layers = [node for node, op in parts.nodes if op.factor == "absorbed"]
+        writers = tuple(n for n in layers if ir.written_name(n) in inside)
+        readers = tuple(n for n in layers if ir.read_name(n) in inside)
+        if union.free(tensors) and writers and readers:
+            groups.append(_Group(tuple(tensors), writers, readers))
+    return groups
+
+
+def _flat(node: ir.Node) -> bool:
+    """Whether `node` turns [N, C, 1, 1] into [N, C]."""
+    source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
+    moves = node.op_type in operators.SHAPED
+    return moves and len(source) == 4 and source[2:] == (1, 1) and len(result) == 2 and result[1] == source[1]
+
+
+class _Noise:
+    """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
+
+    def __init__(self, group: _Group, seen: Mapping[str, Channels], choice: Choice) -> None:
+        self.levels_x = _levels(choice.width(*group.tensors))
+        self.levels_1, self.levels_2 = (
+            [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
+            for nodes in (group.writers, group.readers)
+        )
+        self.rows = [_weight(node) for node in group.writers]
+        self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
+        self.acts = [seen[ir.read_name(node)] for node in group.readers]
+        self.fan_in = [_input_power(node, seen) for node in group.writers]
+        self.out_power = [float(seen[ir.written_name(node)].power.sum()) for node in group.readers]
+        self.r1 = np.max([np.abs(w).reshape(len(w), -1).max(axis=1) for w in self.rows], axis=0)
+        self.r2 = np.max([np.abs(c).max(axis=1) for c in self.columns], axis=0)
+        self.reach = np.max([a.reach for a in self.acts], axis=0)
+
+    def alive(self) -> np.ndarray:
+        """Return which channels may be scaled."""
+        parts = (self.r1, self.r2, self.reach)
+        return np.asarray(np.all([r > _DEAD * max(r.max(), 1e-300) for r in parts], axis=0))
+
+    def __call__(self, s: np.ndarray) -> float:
+        """Return N for the factors `s`."""
+        from_weights = np.zeros(len(s))
+        for weight, power, levels in zip(self.rows, self.fan_in, self.levels_1, strict=True):
+            reach = (s * np.abs(weight).reshape(len(weight), -1).max(axis=1)).max()
+            from_weights += (reach / levels) ** 2 * power
+        total = 0.0
+        for columns, act, out, levels in zip(self.columns, self.acts, self.out_power, self.levels_2, strict=True):
+            step_x = (s * act.reach).max() / self.levels_x
+            step_w = (np.abs(columns).max(axis=1) / s).max() / levels
+            gain = np.square(columns).sum(axis=1) / s**2
+            noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (s**2 * act.power).sum()
+            total += float(noise) / max(out, 1e-300)
+        return total
+
+
+def _levels(bits: int) -> int:
+    return (1 << (bits - 1)) - 1
+
+
+def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: Choice) -> np.ndarray | None:
+    """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
+    layers = (*group.writers, *group.readers)
+    names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
+    if any(name not in seen for name in names) or any(n.op_type == "BatchNormalization" for n in layers):
+        return None
+    channels = {len(seen[ir.read_name(n)].reach) for n in group.readers}
+    channels |= {len(_weight(n)) for n in group.writers}
+    if len(channels) != 1:
+        return None
+    noise = _Noise(group, seen, choice)
+    alive = noise.alive()
+    if not alive.any():
+        return None
+    best = noise(np.ones(len(alive))) * _GAIN, None
+    for weighting in _WEIGHTINGS:
+        factor = _solve(noise, alive, weighting)
+        predicted = noise(factor)
+        if predicted < best[0]:
+            best = predicted, factor  # type: ignore[assignment]
+    return best[1]
+
+
+def _solve(noise: _Noise, alive: np.ndarray, weighting: tuple[float, float, float]) -> np.ndarray:
+    """Return s of the least-squares formula for one weighting."""
+    w1, wa, w2 = weighting
+    log = np.zeros(len(alive))
+    for weight, reach in ((w1, noise.r1), (wa, noise.reach), (-w2, noise.r2)):
+        logs = np.log(np.where(alive, reach, 1.0))
+        log -= weight * (logs - logs[alive].mean())
+    limit = math.log(_LIMIT)
+    return np.asarray(np.exp(np.where(alive, np.clip(log / (w1 + wa + w2), -limit, limit), 0.0)))
+
+
+def _weight(node: ir.Node) -> np.ndarray:
+    array = ir.const(node.inputs[1])
+    assert array is not None
+    return array.astype(np.float64)
+
+
+def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
+    """Return the weights [O, I/group, ...] as [I, everything that reads channel i]."""
+    outputs, depth = weight.shape[:2]
+    split = weight.reshape(group, outputs // group, depth, -1)
+    return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
+
+
+def _input_power(node: ir.Node, seen: Mapping[str, Channels]) -> np.ndarray:
+    """Return the summed mean square of what one output of `node` reads, per output channel."""
+    weight = _weight(node)
+    group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]
+    power = seen[ir.read_name(node)].power
+    if len(power) != group * depth:
+        power = np.full(group * depth, power.mean())
+    per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])
+    return np.repeat(per_group, len(weight) // group)

@@ -1,0 +1,218 @@
+"""Fit ranges to power-of-two scales: a free factor per group of tensors, moved into the weights around it.
+
+A chip holds a tensor at scale 2^q, so its largest value fills between half and all of the integer range. Multiplying a
+tensor by a constant f and dividing it out again in the weights that read it changes nothing in real numbers:
+``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in [1, 2) the tensor's effective scale f * 2^q takes any
+value, as MaxValue would, on hardware that only shifts.
+
+Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat, reshapes) share one f and
+form a group. A group that touches a float operator or a graph input or output keeps f = 1. ``Clip(0, b)`` on a chip
+without Clip fixes f so that b is exactly the largest integer and saturation clips.
+
+The factors minimise the sum of the relative quantization noise of all activations and weights, by coordinate descent
+over sixteen values per octave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from ...formats import CLIP
+from ...graph import ir
+from ...ops import parameter_values
+from ...ops.activation import bounds
+from ...targets import Target
+from ..assign.calibrators import best_scale
+from ..assign.scales import Choice, TieClass
+from ..observe.statistics import Stats, TensorStats
+from ..partition import Partition, partition
+from .factors import Groups, pin_borders
+
+__all__ = ["clips_without_scale", "partition_with_clips", "range_factors"]
+
+_STEPS = 16  # candidates per octave
+_SWEEPS = 4
+
+
+@dataclass
+class _Group:
+    """Tensors that share a factor; `fixed` is the factor when it is not free, `pinned` whether it must be 1."""
+
+    tensors: list[str]
+    pinned: bool
+    fixed: float | None
+    classes: list[TieClass] = field(default_factory=list)
+
+
+def _groups(parts: Partition, target: Target, bits: int) -> tuple[list[_Group], list[str]]:
+    """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
+    union = Groups()
+    pin_borders(union, parts)
+    needs: dict[str, tuple[float, str]] = {}
+    for node, op in parts.nodes:
+        tensors = [ir.read_name(node, i) for i in op.data(node)]
+        tensors += [str(node.outputs[i].name) for i in op.results(node)]
+        for name in tensors:
+            union.find(name)
+            if op.factor == "passes":
+                union.join(name, tensors[0])
+            elif op.factor == "fixed":
+                union.pin(name)
+        if op.format is CLIP and not target.runs(CLIP.name):
+            limits = bounds(node)
+            assert limits is not None
+            ratio = ((1 << (bits - 1)) - 1) / limits[1]
+            needs[tensors[-1]] = (ratio / 2.0 ** math.floor(math.log2(ratio)), str(node.name))
+    groups = {
+        key: _Group(tensors, not (free := union.free(tensors)), None if free else 1.0)
+        for key, tensors in union.members().items()
+    }
+    unmet = []
+    for name, (factor, node_name) in needs.items():
+        group = groups[union.find(name)]
+        if group.fixed is not None and not math.isclose(group.fixed, factor):
+            unmet.append(node_name)
+        else:
+            group.fixed = factor
+    return list(groups.values()), unmet
+
+
+def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
+    """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
+    parts = partition(model, target, skip)
+    while unmet := clips_without_scale(parts, target, bits):
+        parts = partition(model, target, {**parts.floats, **unmet})
+    return parts
+
+
+def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`."""
+    reason = (
+        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
+        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
+    )
+    _, unmet = _groups(parts, target, bits)
+    return dict.fromkeys(unmet, reason)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A weight between two groups (indices), with the statistics of its values and its bits."""
+
+    source: int
+    result: int
+    weight: TensorStats
+    bits: int
+
+
+def range_factors(
+    parts: Partition,
+    ties: Sequence[TieClass],
+    stats: Stats,
+    target: Target,
+    *,
+    choice: Choice,
+    search: bool,
+    by_channel: bool = False,
+) -> dict[str, np.ndarray]:
+    """Return {tensor: factor [1]} for the tensors whose factor is not 1.
+
+    choice : how wide tensors and weights are. search : optimise the free groups; False sets only the factors that Clip
+    needs. by_channel : weights have a scale
+    for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
+    """
+    groups, _ = _groups(parts, target, choice.bits)
+    index = {name: i for i, group in enumerate(groups) for name in group.tensors}
+    for tie in ties:
+        groups[index[tie.tensors[0]]].classes.append(tie)
+    factors = [group.fixed or 1.0 for group in groups]
+    if search:
+        _descend(groups, [] if by_channel else _layers(parts, index, choice), factors, stats, choice)
+    if target.power_of_two:
+        _keep_within(target.exponents, groups, factors, stats, choice)
+    return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
+
+
+def _keep_within(
+    exponents: tuple[int, int], groups: list[_Group], factors: list[float], stats: Stats, choice: Choice
+) -> None:
+    """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
+    for i, group in enumerate(groups):
+        seen = _seen(group, stats, choice)
+        if group.pinned or not seen:
+            continue
+        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s, bits in seen]
+        least, most = (round(math.log2(pick(scales))) for pick in (min, max))
+        if least < exponents[0]:
+            factors[i] *= 2.0**least  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
+        elif most > exponents[1]:
+            factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
+
+
+def _seen(group: _Group, stats: Stats, choice: Choice) -> list[tuple[TensorStats, int]]:
+    """Return the statistics of each class of tied tensors of a group, and their bits."""
+    found = [(tie.stats(stats), choice.width(*tie.tensors)) for tie in group.classes]
+    return [(seen, bits) for seen, bits in found if seen is not None and seen.squares > 0]
+
+
+def _layers(parts: Partition, index: Mapping[str, int], choice: Choice) -> list[_Layer]:
+    found = []
+    for node, op in parts.nodes:
+        for parameter in op.parameters(node):
+            values = parameter_values(node, parameter)
+            assert values is not None
+            source, result = ir.read_name(node, op.data(node)[0]), ir.written_name(node)
+            bits = choice.weight_width(ir.read_name(node, parameter))
+            if np.any(values):
+                found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
+    return found
+
+
+def _descend(groups: list[_Group], layers: list[_Layer], factors: list[float], stats: Stats, choice: Choice) -> None:
+    """Coordinate descent on `factors` (in place)."""
+    weight_noise: dict[tuple[int, float], float] = {}
+
+    def of_weight(number: int) -> float:
+        layer = layers[number]
+        ratio = factors[layer.result] / factors[layer.source]
+        key = number, round(math.log2(ratio) % 1.0, 9)
+        if key not in weight_noise:
+            weight_noise[key] = _noise(layer.weight.scaled(2.0 ** key[1]), layer.bits)
+        return weight_noise[key]
+
+    @cache
+    def of_group(number: int, factor: float) -> float:
+        return sum(_noise(s.scaled(factor), bits) for s, bits in seen_of(number))
+
+    @cache
+    def seen_of(number: int) -> list[tuple[TensorStats, int]]:
+        return _seen(groups[number], stats, choice)
+
+    candidates = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
+    for _ in range(_SWEEPS):
+        before = list(factors)
+        for i, group in enumerate(groups):
+            if group.fixed is not None:
+                continue
+            if not seen_of(i):
+                continue
+            touched = [n for n, layer in enumerate(layers) if i in (layer.source, layer.result)]
+            best = math.inf, 1.0
+            for candidate in candidates:
+                factors[i] = candidate
+                cost = of_group(i, candidate) + sum(of_weight(n) for n in touched)
+                best = min(best, (cost, candidate))
+            factors[i] = best[1]
+        if factors == before:
+            return
+
+
+def _noise(stats: TensorStats, bits: int) -> float:
+    """Return the relative quantization noise of a tensor at its best power-of-two scale."""
+    scale = best_scale(stats, bits, power=True, calibrator="mse")
+    return stats.error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.power

@@ -1,0 +1,254 @@
+"""Refine layer by layer: round weights with error compensation, then take the mean error out through the bias.
+
+One walk through the integer graph in the simulator's own arithmetic. At each weight layer, with the integers that
+really reach it on some calibration samples:
+
+1. the weight is rounded again so that the layer's output changes least (`rounding`), and taken over where it does;
+   with `aim`, what is rounded are weights that come nearer to the float model's outputs from these inputs
+   (`ridge_regression`);
+2. the output is compared with the float model's, per channel, where the float value lies inside what the integer tensor
+   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference (`float_targets`).
+
+Later layers see the refined output, so errors of earlier layers are not corrected twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...graph import ir
+from ...plan import Affine, Plan
+from ...run.data import Progress
+from ...run.int_runner import IntRunner
+from ...run.memory import release
+from ...run.runners import FloatRunner
+from ...targets import Target
+from ..lower import lower
+from ..partition import Partition
+from .block_reconstruction import block_descended, block_metric
+from .float_targets import Regression, targets
+from .receptive_fields import LARGEST, ROWS, Fields, moments
+from .ridge_regression import aimed
+from .rounding import compensated_round, descended, output_error
+
+__all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
+
+_FEW_BITS = 4  # of a weight, where refinement has most to gain
+_LARGE = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
+_LIVING = 4  # tensors that a step needs, and those that wait for a later one
+
+
+@dataclass(frozen=True)
+class Methods:
+    """What refinement may do beyond rounding the model's own weights with error compensation.
+
+    aim : round weights that come nearer to the float model's outputs (`ridge_regression`). behind : a layer that alone
+    feeds one side of a sum makes up for the error of the other side, too. descend : coordinate descent behind the
+    rounding. block : such a descent by the error behind the next layer (`block_reconstruction`). means : biases make
+    means right behind a Relu, not in front of it (`float_targets`).
+    """
+
+    aim: bool = False
+    behind: bool = False
+    descend: bool = False
+    block: bool = False
+    means: bool = False
+
+    @classmethod
+    def all(cls) -> Methods:
+        """Return all but `block`, which looks beyond the layer, and `means`."""
+        return cls(True, True, True)
+
+    def on(self, q: Affine) -> Methods:
+        """Return what is done for a weight held as `q`: with few bits, `all`."""
+        return replace(self.all(), means=self.means) if q.bits <= _FEW_BITS else self
+
+
+def walk_bytes(model: ir.Graph) -> int:
+    """Return the bytes that a walk keeps of one sample: inputs as they come and joined, some tensors of 8 bits."""
+    sizes = [math.prod(int(d or 1) for d in (ir.shape(v) or (0, 0))[1:]) for v in ir.values(model)]
+    inputs = sum(math.prod(int(d or 1) for d in (ir.shape(v) or (0, 0))[1:]) for v in model.graph.inputs)
+    return 8 * inputs + _LIVING * max(sizes, default=0)
+
+
+def refinable(parts: Partition) -> dict[str, ir.Node]:
+    """Return the layers that `refine` works on, by their outputs."""
+    return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
+
+
+def compared_at(parts: Partition) -> set[str]:
+    """Return the tensors whose float values `refine` may ask for."""
+    layers = refinable(parts)
+    return {*layers, *_sums(parts, layers).values()}
+
+
+def sums_looked_at(parts: Partition, plan: Plan, methods: Methods) -> dict[str, str]:
+    """Return {output of a layer: what it is added to} where the layer makes up for the other side of the sum."""
+    layers = refinable(parts)
+    weights = {name: plan.tensors[ir.read_name(node, 1)] for name, node in layers.items()}
+    return {name: other for name, other in _sums(parts, layers).items() if methods.on(weights[name]).behind}
+
+
+def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
+    """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
+    found = {}
+    inside = set(parts.activations)
+    for name, node in layers.items():
+        reader = ir.sole_consumer(node.outputs[0])
+        if reader is None or reader.op_type != "Add" or name not in inside:
+            continue
+        other = ir.source(reader, 0 if reader.inputs[1] is node.outputs[0] else 1)
+        if str(other.name) in inside and ir.shape(other) == ir.shape(node.outputs[0]):
+            found[name] = str(other.name)
+    return found
+
+
+def refine(
+    parts: Partition,
+    plan: Plan,
+    target: Target,
+    feed: Mapping[str, np.ndarray],
+    runner: FloatRunner,
+    pieces: Sequence[Mapping[str, np.ndarray]] = (),
+    budget: int = 1 << 29,
+    methods: Methods = Methods(),
+    progress: Progress | None = None,
+    known: Collection[str] = (),
+) -> None:
+    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `target`.
+
+    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
+    samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
+    than 4 bits; others take `Methods.all`. The new weights lie on the plan's grid. progress : called layer by layer.
+    known : layers that are refined already.
+    """
+    model = parts.graph
+    layers = {name: node for name, node in refinable(parts).items() if name not in known}
+    how = {name: methods.on(plan.tensors[ir.read_name(node, 1)]) for name, node in layers.items()}
+    sums = {name: other for name, other in sums_looked_at(parts, plan, methods).items() if name in layers}
+    tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
+    feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
+    looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
+    means = {name for name, methods in how.items() if methods.means}
+    wanted = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
+    lowered = lower(parts, plan, target)
+    held = {name: integer for integer, name in lowered.floats.items()}
+    made = {name for name, layer in lowered.layers.items() if layer in layers}
+    walk = IntRunner(lowered.graph, target=target).walk(feed, made)
+    done = 0
+    for step in walk:
+        # Of the steps that are made for a layer, that with the weight: the others move its data.
+        name = lowered.layers.get(step.output, "")
+        node = layers.get(name)
+        if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
+            continue
+        kernel = step.kernel
+        shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        if progress is not None:
+            progress("refining", done, len(layers))
+            done += 1
+        want = wanted[name] if name in sums.values() else wanted.pop(name)
+        if (other := sums.get(name)) is not None and (array := walk.held(held.get(other, other))) is not None:
+            want = want.behind(node, wanted[other], array, plan.tensors[other])
+        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want, how[name])
+        if weight is not None:
+            kernel = replace(kernel, weight=weight)
+            ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
+            walk.redo(kernel)
+        error = want.mean_error(step.array)
+        if np.any(error):
+            scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].scales
+            shift = np.floor(error * scale + 0.5).astype(np.int64)
+            walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
+            _move_bias(model, node, shift / scale)
+        if step.array.nbytes > _LARGE:
+            release()
+
+
+def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
+    old = ir.const(node.inputs[1])
+    assert old is not None
+    held = plan.tensors[ir.read_name(node, 1)].broadcast(old.ndim)
+    return (weight.reshape(old.shape) / held).astype(np.float32)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def _rounded(
+    kernel: Any,  # noqa: ANN401 - a dataclass of the layer's own
+    source: np.ndarray,
+    node: ir.Node,
+    plan: Plan,
+    want: Regression,
+    methods: Methods,
+) -> np.ndarray | None:
+    """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
+
+    want : the float model's outputs.
+    """
+    target = ir.const(node.inputs[1])
+    assert target is not None
+    q = plan.tensors[ir.read_name(node, 1)]
+    group = int(getattr(kernel, "group", 1))
+    held = kernel.weight
+    outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
+    if fields > LARGEST:
+        return None
+    held_at = np.broadcast_to(q.broadcast(target.ndim), target.shape).reshape(group, outputs, fields)
+    counts = target.astype(np.float64).reshape(held_at.shape) * held_at
+    read = Fields.of(kernel, source, node)
+    if methods.aim:
+        places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
+        count, rows = len(places), list(read.at(want.index[places]))
+        values, floor, first = want.values[places], want.floor_at(places), want.first_half[places]
+        scale = np.float32(plan.tensors[ir.read_name(node)].scale)
+        for g in range(group):
+            of = slice(g * outputs, (g + 1) * outputs)
+            inputs = np.concatenate([part[:, g] for part in rows]).astype(np.float32) / scale
+            counts[g] = aimed(counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first) * held_at[g]
+        seen = moments(rows)
+    else:
+        places = read.sample()
+        count, seen = len(places), moments(read.at(places))
+    old = held.reshape(group, outputs, fields).astype(np.float64)
+    better = compensated_round(counts, seen, count, q.low, q.high)
+    if methods.descend:
+        better = descended(better, counts, seen, count, q.low, q.high)
+    worse = output_error(better - counts, seen) >= output_error(old - counts, seen)
+    best = np.where(worse[:, None, None], old, better)
+    if methods.block:
+        best = _by_block(best, counts, seen, count, node, want, q)
+    result = best.reshape(held.shape).astype(held.dtype)
+    return None if np.array_equal(result, held) else result
+
+
+def _by_block(
+    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: Regression, q: Affine
+) -> np.ndarray:
+    """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
+    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
+    metric = block_metric(node, want.values[places])
+    if metric is None:
+        return integers
+    return block_descended(integers, counts, seen, metric, samples, q.low, q.high)
+
+
+# ---- biases ------------------------------------------------------------------------------------------------------
+
+
+def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
+    """Subtract `error` from the bias of `node`, which gets one when it has none."""
+    bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+    if bias is not None:
+        ir.set_constant(model, node, 2, (bias - error).astype(np.float32), "refined")
+        return
+    if len(node.inputs) < 3:
+        node.resize_inputs(3)
+    name = ir.fresh_name(model, f"{node.outputs[0].name}_bias")
+    node.replace_input_with(2, ir.add_initializer(model, name, (-error).astype(np.float32)))

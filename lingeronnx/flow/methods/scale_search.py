@@ -1,0 +1,71 @@
+"""Scales of activations, chosen by the error that they leave at the model's outputs.
+
+The calibrator gives each tensor the scale with the least error of its own. What counts is what is left of that error
+behind the layers that read it, and how it joins what the tensors around it leave. So, one class of tied tensors after
+the other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
+clearly nearer, until nothing moves. The weights stay as they are meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...plan import Plan
+from ...targets import Target
+from ..assign.scales import TieClass, UnheldScale, legalize
+from ..partition import Partition
+
+__all__ = ["scales_by_outputs"]
+
+_SWEEPS = 3
+_FINE = 2.0**0.25  # a step where any scale can be held
+
+
+def scales_by_outputs(
+    parts: Partition,
+    plan: Plan,
+    ties: Sequence[TieClass],
+    target: Target,
+    fixed: frozenset[str],
+    better: Callable[[Plan], bool],
+) -> Plan:
+    """Return `plan` with other scales of activations of at most 8 bits, or `plan` itself.
+
+    better : whether a plan is clearly better than the last one that was, at first `plan`. fixed : tensors whose scale
+    is not to be moved.
+    """
+    step = 2.0 if plan.mode == "q-value" else _FINE
+    best = plan
+    free = [
+        [name for name in group.tensors if name in plan.tensors] for group in ties if fixed.isdisjoint(group.tensors)
+    ]
+    free = [names for names in free if names and all(plan.tensors[name].bits <= 8 for name in names)]
+    still: dict[int, Plan] = {}
+    for _ in range(_SWEEPS):
+        before = best
+        for number, names in enumerate(free):
+            if still.get(number) is best:
+                continue
+            for factor in (step, 1 / step):
+                while (found := _moved(best, names, factor, parts, ties, target)) is not None:
+                    if not better(found):
+                        break
+                    best = found
+            still[number] = best
+        if best is before:
+            break
+    return best
+
+
+def _moved(
+    plan: Plan, names: Sequence[str], factor: float, parts: Partition, ties: Sequence[TieClass], target: Target
+) -> Plan | None:
+    """Return `plan` with other scales of `names`; None where the platform does not hold them beside the others."""
+    wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
+    try:
+        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, ties, target)
+    except UnheldScale:
+        return None
+    return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None

@@ -1,0 +1,34 @@
+"""What the user's model gives for calibration samples: run once, and held as far as the memory goes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from ...run.runners import FloatRunner
+
+__all__ = ["Reference"]
+
+
+class Reference:
+    """The outputs `names` of the user's model, which `source` runs, in pieces of samples.
+
+    most : bytes of outputs that are held.
+    """
+
+    def __init__(self, source: FloatRunner, names: Sequence[str], most: int) -> None:
+        self._source, self._names, self._room = source, names, most
+        self._held: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
+
+    def outputs(self, what: str, number: int, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs for `feed`, piece `number` of the samples that are called `what`."""
+        key = what, number, *(array.shape for array in feed.values())  # the last piece may be a short one
+        if key in self._held:
+            return self._held[key]
+        found = {name: array for name, array, _ in self._source.run(feed, self._names)}
+        size = sum(array.nbytes for array in found.values())
+        if size <= self._room:
+            self._room -= size
+            self._held[key] = found
+        return found

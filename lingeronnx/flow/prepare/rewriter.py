@@ -1,0 +1,188 @@
+"""The user's graph normalised and fitted, and the law that this changes nothing: what breaks it is left out.
+
+A pass that fails, or after which an output is another one, is our mistake, not the user's. It is found by running the
+graph after every pass that changed something; then all passes but that one run again, and the report says which one is
+missing and where it went wrong. With the environment variable LINGERONNX_STRICT=1, as in our tests, it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import InternalError, ModelError
+from ...fit import Fitted, fit
+from ...graph import ir, operators
+from ...passes import VITAL, PassError, Step, Watch, left_out, normalize, straighten, strict
+from ...passes.shapes import all_traced, trace_shapes
+from ...plan.config import QuantConfig
+from ...run.runners import FloatRunner
+from ...targets import Target
+from .selectors import Selectors
+
+__all__ = ["Changed", "Rewriter", "Rewritten", "check_same"]
+
+_FIT = "fit"
+_MOST = 1e-3  # of an output's range: what float32 rounds differently
+
+
+class Changed(InternalError):
+    """A rewrite changed what the model computes."""
+
+
+class _Wrong(Exception):
+    """What a watch raises behind the pass that broke the law."""
+
+    def __init__(self, step: str, why: str) -> None:
+        super().__init__(why)
+        self.step, self.why = step, why
+
+
+class Rewritten(NamedTuple):
+    """A normalised and fitted copy of the user's graph, and what fitting did."""
+
+    graph: ir.Graph
+    selectors: Selectors
+    fitted: list[Fitted]
+
+
+class Rewriter:
+    """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample. Without `source` nothing is compared.
+
+    left_out : {pass: why} of the passes that are left out by now.
+    """
+
+    def __init__(
+        self,
+        original: ir.Graph,
+        source: FloatRunner | None,
+        feed: Mapping[str, np.ndarray],
+        target: Target,
+        conf: QuantConfig,
+    ) -> None:
+        self._original, self._source, self._feed, self._row, self._conf = original, source, feed, target, conf
+        self.left_out: dict[str, str] = {}
+
+    def run(self, watch: Watch | None = None) -> Rewritten:
+        """Return the graph rewritten by all passes but those that are left out, and those that fail."""
+        while True:
+            graph = ir.clone(self._original)
+            selectors = Selectors(self._original, graph)
+            try:
+                return Rewritten(graph, selectors, self._rewrite(graph, selectors, watch))
+            except PassError as error:
+                if strict() or error.step in VITAL or error.step in self.left_out:
+                    raise
+                self.left_out[error.step] = f"it failed: {error.__cause__ or error}"
+
+    def leave_out_wrong(self, cause: Exception) -> None:
+        """Find the pass after which an output is another one, and leave it out; raise `cause` where there is none."""
+        if strict():
+            raise cause
+        source = self._source
+        assert source is not None
+        try:
+            graph = ir.clone(self._original)
+            self._rewrite(graph, Selectors(self._original, graph), self._compare(source))
+        except _Wrong as wrong:
+            if wrong.step in VITAL or wrong.step in self.left_out:
+                raise cause from None
+            self.left_out[wrong.step] = wrong.why
+        else:
+            raise cause
+
+    def notes(self) -> list[str]:
+        """Return one line for each pass that is left out."""
+        return [left_out(step, why) for step, why in self.left_out.items()]
+
+    def _rewrite(self, graph: ir.Graph, selectors: Selectors, watch: Watch | None) -> list[Fitted]:
+        straighten(graph, self._feed, watch, self.left_out)
+        normalize(graph, watch, self.left_out)
+        if not all_traced(graph):
+            trace_shapes(graph, self._feed)
+        if not self._conf.fit or _FIT in self.left_out:
+            return []
+        try:
+            fitted = fit(graph, self._row, selectors.skipped(self._conf.skip))
+        except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise PassError(_FIT, f"fitting failed: {error}") from error
+        if watch is not None:
+            watch(Step(_FIT, len(fitted)), graph)
+        return fitted
+
+    def _compare(self, source: FloatRunner) -> Callable[[Step, ir.Graph], None]:
+        """Return a watch that raises behind the first pass that changes an output, and says where."""
+        names = [str(v.name) for v in self._original.graph.outputs]
+        before = ir.clone(self._original)
+
+        def watch(step: Step, graph: ir.Graph) -> None:
+            nonlocal before
+            if not step.changes:
+                return
+            try:
+                check_same(source, FloatRunner(graph, names), names, self._feed)
+            except (Changed, ModelError) as error:
+                raise _Wrong(step.name, f"{error}{self._place(before, graph)}") from error
+            before = ir.clone(graph)
+
+        return watch
+
+    def _place(self, before: ir.Graph, after: ir.Graph) -> str:
+        """Return which node's output is the first that `after` computes in another way; nothing where none is."""
+        try:
+            have = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
+            want = {name: array for name, array, _ in FloatRunner(before).run(self._feed)}
+        except ModelError:
+            return ""
+        for node in after.graph:
+            for name in (str(v.name) for v in node.outputs):
+                both = name in want and name in have and want[name].shape == have[name].shape
+                if both and _off(want[name], have[name]) > _MOST:
+                    return f", first at node {node.name}"
+        return ""
+
+
+def _off(want: np.ndarray, have: np.ndarray) -> float:
+    """Return the largest difference, in parts of the range of `want`, where that is finite."""
+    want, have = want.astype(np.float64), have.astype(np.float64)
+    sound = np.isfinite(want)
+    scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
+    off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
+    return off if off == off else np.inf
+
+
+def check_repeatable(model: ir.Graph, source: FloatRunner, feed: Mapping[str, np.ndarray]) -> None:
+    """Raise ModelError where an output of `model`, which `source` runs, is another one for the same inputs."""
+    if not any(node.op_type in operators.RANDOM for node in ir.all_nodes(model.graph)):
+        return
+    names = [str(v.name) for v in model.graph.outputs]
+    first, second = ({n: array for n, array, _ in source.run(feed, names)} for _ in range(2))
+    for name, array in first.items():
+        if not np.array_equal(array, second[name], equal_nan=array.dtype.kind == "f"):
+            raise ModelError(
+                f"output '{name}' is another one in every run, for the same inputs; take what draws random numbers "
+                "out of the model"
+            )
+
+
+def check_same(
+    original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
+) -> None:
+    """Compare the outputs `names` of both graphs; `Changed` when they differ by more than float32 rounding.
+
+    Values that are infinite or no number in the user's graph have to be so in the changed one.
+    """
+    before = {name: array for name, array, _ in original.run(feed, names)}
+    for name, have, _ in changed.run(feed, names):
+        want = before[name]
+        if want.shape != have.shape:
+            raise Changed(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
+        if want.dtype.kind not in "fiub":
+            continue
+        strange = ~np.isfinite(want)
+        if not np.array_equal(want[strange], have[strange], equal_nan=want.dtype.kind == "f"):
+            raise Changed(f"normalisation changed where output '{name}' is NaN or infinite")
+        if (off := _off(want, have)) > _MOST:
+            raise Changed(f"normalisation changed output '{name}' by {off:.2g} of its range")

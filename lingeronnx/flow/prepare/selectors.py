@@ -1,0 +1,111 @@
+"""What the user names: selectors on the user's own graph, and what they stand for in the normalised one.
+
+A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind, ``NAME..``, it names
+the nodes and all that is computed from them; with two dots before, ``..NAME``, all that they are computed from. Knows
+no settings and no platform.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...errors import ConfigError, nearest
+from ...graph import ir
+from ...run.runners import reads
+
+__all__ = ["Selectors", "select", "select_tensors"]
+
+
+@dataclass(frozen=True)
+class Selectors:
+    """Resolves selectors: `original` is the user's graph, `graph` the normalised one."""
+
+    original: ir.Graph
+    graph: ir.Graph
+
+    def nodes(self, selector: str) -> list[ir.Node]:
+        """Return the nodes of the normalised graph that `selector` stands for; none where what it names is folded."""
+        chosen = select(self.original, selector)
+        names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
+        return [n for n in self.graph.graph if names & {ir.origin(n), *(str(v.name) for v in n.outputs)}]
+
+    def skipped(self, selectors: Iterable[str]) -> dict[str, str]:
+        """Return {node of the normalised graph: reason} for the nodes the user leaves in float."""
+        return {str(node.name): f"skipped by '{selector}'" for selector in selectors for node in self.nodes(selector)}
+
+    def tensors(self, selector: str) -> list[str]:
+        """Return the tensors of the normalised graph that `selector` stands for; ConfigError where none is left."""
+        present = {str(v.name) for v in ir.values(self.graph)} | set(self.graph.graph.initializers)
+        by_node = {str(node.name): node for node in self.graph.graph}
+        names = [name for name in select_tensors(self.original, selector) if name in present]
+        try:
+            chosen = select(self.original, selector)
+        except ConfigError:
+            chosen = []  # a graph input
+        names += [ir.written_name(by_node[str(n.name)]) for n in chosen if str(n.name) in by_node]
+        if not names:
+            raise ConfigError(
+                f"override '{selector}': what it names is folded into its neighbours; name the tensor behind them"
+            )
+        return list(dict.fromkeys(names))
+
+
+def select(model: ir.Graph, selector: str) -> list[ir.Node]:
+    """Return the nodes of `model` that a selector names.
+
+    A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
+    """
+    nodes = list(ir.all_nodes(model.graph))  # branches and loops become part of the graph
+    if selector.startswith("type:"):
+        kind = selector[5:]
+        found = [node for node in nodes if node.op_type == kind]
+        if not found:
+            kinds = {node.op_type for node in nodes}
+            raise ConfigError(
+                f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
+                f"this model has {', '.join(sorted(kinds))}"
+            )
+        return found
+    if selector.endswith("..") and len(selector) > 2:
+        return _behind(model, select(model, selector[:-2]))
+    if selector.startswith("..") and len(selector) > 2:
+        return _before(model, select(model, selector[2:]))
+    exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
+    if exact:
+        return exact
+    names = {str(n.name): n for n in nodes} | {str(o.name): n for n in nodes for o in n.outputs}
+    hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
+    if not hits:
+        raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
+    return [node for node in nodes if id(node) in hits]
+
+
+def _behind(model: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Return `nodes` and all that is computed from them."""
+    found = {id(node) for node in nodes}
+    for node in model.graph:
+        if any(id(ir.producer(value)) in found for value in reads(node) if value is not None and ir.producer(value)):
+            found.add(id(node))
+    return [node for node in model.graph if id(node) in found]
+
+
+def _before(model: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return all that `nodes` are computed from, without them."""
+    wanted = {id(ir.producer(value)) for node in nodes for value in reads(node) if value is not None}
+    found = []
+    for node in reversed(list(model.graph)):
+        if id(node) in wanted:
+            found.append(node)
+            wanted.update(id(ir.producer(value)) for value in reads(node) if value is not None)
+    own = {id(node) for node in nodes}
+    return [node for node in reversed(found) if id(node) not in own]
+
+
+def select_tensors(model: ir.Graph, selector: str) -> list[str]:
+    """Return the names of the tensors a selector stands for: a graph input, or the outputs of `select`'s nodes."""
+    inputs = [str(v.name) for v in model.graph.inputs if fnmatch.fnmatchcase(str(v.name), selector)]
+    if inputs:
+        return inputs
+    return [str(value.name) for node in select(model, selector) for value in node.outputs if value.name]

@@ -1,0 +1,179 @@
+"""States that are fed back from call to call: their errors are, too, so they get more than other tensors.
+
+A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so that each part keeps
+its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them. Where
+it has not, cells may stay in float: every call adds a little to them, which eight bits lose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ...graph import ir, operators
+from ...ops import float_op
+from ...ops.macs import macs
+from ...run.runners import reads
+from ...targets import Target
+from ..partition import Partition
+from .scalar_inputs import fix_line, settings
+
+__all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"]
+
+_SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
+
+
+def apart(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str, str]:
+    """Return {node: why} of the nodes of the normalised `model` that take packed states apart, or join them.
+
+    state : {output: input}. They only move data; the host does that.
+    """
+    found: dict[str, str] = {}
+    for output, name in state.items():
+        taking = _taking(model, name, target)
+        if any(node.op_type in operators.PARTS for node in taking):
+            why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
+            found.update({str(node.name): why for node in taking})
+        joining = _joining(model, output, target)
+        if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in joining):
+            why = f"it packs the state '{output}': each part keeps its own scale"
+            found.update({str(node.name): why for node in joining})
+    return found
+
+
+def _moves(node: ir.Node, target: Target) -> bool:
+    op, _ = float_op(node, target)
+    return op.moves if op is not None else node.op_type in operators.WHOLE | operators.PARTS
+
+
+def _taking(model: ir.Graph, name: str, target: Target) -> list[ir.Node]:
+    """Return the nodes that only move what comes from the input `name`."""
+    reached = {name}
+    found = []
+    for node in model.graph:
+        data = [str(v.name) for v in node.inputs if v is not None and ir.const(v) is None]
+        if data and set(data) <= reached and _moves(node, target):
+            reached.update(str(v.name) for v in node.outputs)
+            found.append(node)
+    return found
+
+
+def _joining(model: ir.Graph, output: str, target: Target) -> list[ir.Node]:
+    """Return the nodes that only move or join what nothing but the output `output` is made of."""
+    inside: set[int] = set()
+    found = []
+    for node in reversed(list(model.graph)):
+        ends = any(str(v.name) == output for v in node.outputs)
+        leaves = any(v.is_graph_output() for v in node.outputs)
+        uses = [use.node for v in node.outputs for use in v.uses()]
+        leads = ends or (bool(uses) and not leaves)
+        if leads and all(id(use) in inside for use in uses) and (_moves(node, target) or node.op_type == "Concat"):
+            inside.add(id(node))
+            found.append(node)
+    return found
+
+
+def cells(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str, str]:
+    """Return {node: why} of what makes the next state of the last one without a layer between; none with 16 bits.
+
+    That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors add up from call to call.
+    """
+    if 16 in target.bits:
+        return {}
+    behind, before = set(state.values()), set(state)
+    nodes = [node for node in model.graph if macs(node) == 0]
+    for node in nodes:
+        if any(v is not None and str(v.name) in behind for v in node.inputs):
+            behind.update(str(v.name) for v in node.outputs)
+    for node in reversed(nodes):
+        if any(str(v.name) in before for v in node.outputs):
+            before.update(str(v.name) for v in node.inputs if v is not None)
+    between = [n for n in nodes if any(str(v.name) in behind and str(v.name) in before for v in n.outputs)]
+    if all(_moves(node, target) or node.op_type == "Concat" for node in between):
+        return {}
+    why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
+    return dict.fromkeys((str(node.name) for node in between), why)
+
+
+def into_states(model: ir.Graph, state: Mapping[str, str]) -> list[str]:
+    """Return the tensors of `model` that a state is made of, in graph order."""
+    into = set(state)
+    for node in reversed(list(model.graph)):
+        if any(str(v.name) in into for v in node.outputs):
+            into.update(str(v.name) for v in node.inputs if v is not None)
+    return [str(v.name) for v in ir.values(model) if str(v.name) in into]
+
+
+def wide_states(parts: Partition, state: Mapping[str, str], target: Target) -> list[str]:
+    """Return the integer activations and weights that are to have 16 bits; none where `target` has no such width."""
+    if not state or 16 not in target.bits:
+        return []
+    inside = set(into_states(parts.graph, state))
+    weights = [
+        ir.read_name(node, index)
+        for node, op in parts.nodes
+        for index in op.parameters(node)
+        if any(str(v.name) in inside for v in node.outputs)
+    ]
+    return [*(name for name in parts.activations if name in inside), *weights]
+
+
+def proposals(model: ir.Graph) -> dict[str, str]:
+    """Return {output: input} of what looks by its name like a state of `model` that a caller feeds back.
+
+    An output computed from an input, both of one type and shape (open sizes may be any), whose names are one but for
+    words such as in, out and new.
+    """
+    found = {}
+    for name in _inputs(model):
+        same = [o for o in _like(model, name) if _stem(o) == _stem(name) != ""]
+        if len(same) == 1:
+            found[same[0]] = name
+    return found
+
+
+def advice(model: ir.Graph, missing: Sequence[str]) -> str:
+    """Return what to say of inputs of `model` that data do not have: a state, or settings; nothing for others.
+
+    States are the `proposals`, and an input whose shape one output has and nothing else. What is said of one is for
+    the first of the `missing`.
+    """
+    named = proposals(model)
+    outputs = [o for o, i in named.items() if i == missing[0]] or _like(model, missing[0], exact=True)
+    if len(outputs) == 1:
+        line = " ".join(f"--state {output}={given}" for output, given in {**named, outputs[0]: missing[0]}.items())
+        return f"is '{outputs[0]}' its next value? feed it back with {line}"
+    numbers = settings(model)
+    return fix_line(model, [name for name in missing if name in numbers]) if missing[0] in numbers else ""
+
+
+def _inputs(model: ir.Graph) -> dict[str, ir.Value]:
+    return {str(v.name): v for v in model.graph.inputs if v.const_value is None}
+
+
+def _like(model: ir.Graph, name: str, exact: bool = False) -> list[str]:
+    """Return the outputs of the type and shape of the input `name` that are computed from it.
+
+    exact : open sizes are open in both.
+    """
+    given = _inputs(model)[name]
+    shape, reached = ir.shape(given), {name}
+    if not shape:
+        return []
+    for node in model.graph:
+        if any(v is not None and str(v.name) in reached for v in reads(node)):
+            reached.update(str(v.name) for v in node.outputs)
+
+    def alike(value: ir.Value) -> bool:
+        other = ir.shape(value)
+        if other is None or len(other) != len(shape) or value.dtype != given.dtype or str(value.name) not in reached:
+            return False
+        return all(a == b or (not exact and None in (a, b)) for a, b in zip(shape, other, strict=True))
+
+    return [str(v.name) for v in model.graph.outputs if v is not given and alike(v)]
+
+
+def _stem(name: str) -> str:
+    """Return a name without the words that tell an input from an output."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)
+    return "".join(word.lower() for word in words if word.lower() not in _SIDES)

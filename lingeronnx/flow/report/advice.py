@@ -1,0 +1,100 @@
+"""What to try next where a model is not chip-ready, or loses much: options of `quantize`, made to be pasted.
+
+A float operator between integer ones is no obstacle when all behind it, or all before it, stays in float as well: of
+both cuts the one is named that leaves more multiply-accumulates to the chip. Where an output is far from the float
+model's, a search for what brings it near; and 16 bits, where the platform has them, for tensors whose range a few huge
+values make.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ...errors import ConfigError
+from ...graph import ir
+from ...ops.macs import macs
+from ..planning.scale_assignment import Planned
+from ..prepare.preparation import Prepared
+from ..prepare.selectors import select
+from .range_outliers import Massive, massive
+from .report import FloatNode, Next, float_nodes
+
+__all__ = ["next_options"]
+
+_WISH = "--min-sqnr 15 --budget 10"
+_LEAST = 20  # a cut leaves more than one of so many multiply-accumulates in integers
+_MOST = 4  # selectors of a cut: more are no line to read
+
+
+def next_options(planned: Planned, between: Sequence[FloatNode], lossy: bool) -> list[Next]:
+    """Return what to try, the first first.
+
+    between : float nodes that stand between integer ones. lossy : whether an output is far from the float model's.
+    """
+    prepared, found = planned.prepared, []
+    if between and prepared.target.packs:
+        found += _cut(prepared, {entry.node for entry in between})
+    if lossy and (groups := massive(planned)):
+        found.append(_wider(groups[:_MOST]))
+    if lossy and planned.basis.choice is not None and prepared.read is None and not prepared.synthetic:
+        found.append(Next((_WISH,), "looks for the cheapest widths and float layers that bring every output so far"))
+    return found
+
+
+def _wider(groups: Sequence[Massive]) -> Next:
+    """Return how to give 16 bits to tensors whose range few values make."""
+    options = tuple(f"--override {shlex.quote(f'{group.name}=bits:16')}" for group in groups)
+    rest = f", and {len(groups) - 1} more likewise" if len(groups) > 1 else ""
+    return Next(options, f"16 bits where a few values make the range: {groups[0]}{rest}")
+
+
+def _cut(prepared: Prepared, between: set[str]) -> list[Next]:
+    """Return how to leave all behind the float nodes, or all before them, to the host; nothing where no cut helps."""
+    whole = sum(macs(node) for node in prepared.graph.graph)
+    best: tuple[int, list[str]] = (whole // _LEAST, [])
+    for nodes, form in ((_ends(prepared.graph, between), "{}.."), (_ends(prepared.graph, between, True), "..{}")):
+        selectors = [form.format(_called(node, prepared.original)) for node in nodes]
+        if len(selectors) <= _MOST and (kept := _kept(prepared, selectors)) > best[0]:
+            best = kept, selectors
+    kept, selectors = best
+    if not selectors:
+        return []
+    gives = f"no float operator between integer ones; {100 * kept / whole:.1f} % of the MACs stay in integers"
+    return [Next(tuple(f"--skip {shlex.quote(selector)}" for selector in selectors), gives)]
+
+
+def _ends(graph: ir.Graph, between: set[str], last: bool = False) -> list[ir.Node]:
+    """Return those of the nodes that are computed from no other of them; with `last`, from which no other is."""
+    found, reached = [], set()
+    for node in reversed(list(graph.graph)) if last else graph.graph:
+        near = [use.node for v in node.outputs for use in v.uses()] if last else [ir.producer(v) for v in node.inputs]
+        if any(id(other) in reached for other in near):
+            reached.add(id(node))
+        elif str(node.name) in between:
+            reached.add(id(node))
+            found.append(node)
+    return found
+
+
+def _called(node: ir.Node, original: ir.Graph) -> str:
+    """Return by what the user's graph knows a node of the normalised one."""
+    for name in (ir.origin(node), str(node.name), *(str(v.name) for v in node.outputs)):
+        try:
+            select(original, name)
+        except ConfigError:
+            continue
+        return name
+    return str(node.name)
+
+
+def _kept(prepared: Prepared, selectors: Sequence[str]) -> int:
+    """Return the multiply-accumulates that stay in integers with these skipped; 0 where floats would stand between."""
+    try:
+        skipped = prepared.selectors(prepared.graph).skipped(selectors)
+    except ConfigError:  # a node that the user's graph does not know
+        return 0
+    parts = prepared.with_host(skipped).parts
+    if float_nodes(parts.graph, parts.floats, parts.inside)[0]:
+        return 0
+    return sum(macs(node) for node, _ in parts.nodes)

@@ -1,0 +1,153 @@
+"""What the flow ends with, as a value, and the one place that writes it to files.
+
+What belongs together is settled here alone: the generation of the names, names that the packer takes, the part for the
+packer and what its file is called, the plan, and the packer's line for the files that are there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...conversion import convert
+from ...errors import ConstraintError
+from ...files import chip_file, write_text
+from ...graph import ir
+from ...passes import Reason
+from ...plan import Plan
+from ...run.part import chip_part
+from ...run.session import Session, lowered_session
+from ...targets import Target
+from ..planning.scale_assignment import Basis
+from .fidelity import per_tensor
+from .notebook import notebook_html
+from .report import Report, packer_line
+
+__all__ = ["QuantizedModel", "Written"]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `QuantizedModel.write` wrote.
+
+    graph : the file of the integer graph. chip : that of the part for the packer, None where the graph has no host
+    part. plan : that of the scales, None where it was not asked for. report : the model's, with the packer's line for
+    these files (none in a generation that it does not read), and what converting changed among the notes.
+    """
+
+    graph: Path
+    chip: Path | None
+    plan: Path | None
+    report: Report
+
+
+@dataclass(frozen=True)
+class _Forms:
+    """An integer graph and its part for the packer as they go to files, and notes on that."""
+
+    whole: ir.Graph
+    part: ir.Graph | None
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What `quantize` and `finetune` return.
+
+    graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
+    the plan speaks of, with ranges fitted. platform : what the graph is for. ranges : {tensor of that: smallest
+    and largest value that calibration saw}. basis : what the plan was made from. reasons : why passes left nodes alone
+    that they are made for. samples : a few of the calibration data, by input.
+    """
+
+    graph: ir.Graph
+    plan: Plan
+    report: Report
+    float_graph: ir.Graph
+    platform: Target
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    basis: Basis = field(default_factory=Basis)
+    reasons: Sequence[Reason] = ()
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def layers(self) -> Mapping[str, float]:
+        """{tensor: its SQNR in dB against the float model} on `samples`; nothing without samples."""
+        return per_tensor(self.graph, self.float_graph, self.runner, self.samples) if self.samples else {}
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the report's main facts and the worst layers."""
+        return notebook_html(self.report, self.layers)
+
+    @cached_property
+    def chip(self) -> ir.Graph | None:
+        """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
+        return chip_part(self.graph, self.platform) if self.report.chip_ready and self.report.host_part else None
+
+    def write(
+        self, path: str | os.PathLike[str], to: str = "thinker", *, plan: str | os.PathLike[str] | None = None
+    ) -> Written:
+        """Write the integer graph to `path`, and where it has a host part, the part for the packer beside it.
+
+        path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan : a file for
+        the scales. Each file is written as a whole or not at all, after all of them are made. A file for a chip has
+        names that its packer takes. Raises as `convert` does.
+        """
+        forms = self._forms(to)
+        graph, chip = Path(path), None
+        ir.save(forms.whole, graph)
+        if forms.part is not None:
+            chip = chip_file(graph)
+            ir.save(forms.part, chip)
+        if plan is not None:
+            text = self.plan.to_json()
+            Plan.from_json(text, str(plan))  # read back before it is written
+            write_text(plan, text)
+        line = packer_line(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
+        report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes))
+        return Written(graph, chip, None if plan is None else Path(plan), report)
+
+    def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
+        """Write the integer graph alone, as `write` does."""
+        ir.save(self._forms(to).whole, path)
+
+    def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
+        """Write the part the packer takes to `path`, the whole graph where it has no host part.
+
+        Raises ConstraintError where the graph is not chip-ready.
+        """
+        if not self.report.chip_ready:
+            raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
+        forms = self._forms(to)
+        ir.save(forms.part or forms.whole, path)
+
+    def _forms(self, to: str) -> _Forms:
+        whole, part = self.graph, self.chip
+        notes: tuple[str, ...] = ()
+        if to != "thinker":
+            changed = convert(whole, to, self.samples or None)
+            whole, notes = changed.graph, changed.notes
+            if not changed.packed:
+                return _Forms(whole, None, notes)
+            part = None if part is None else convert(part, to).graph
+        names, row = self.platform.vendor.names(whole), self.platform  # both have the same
+        return _Forms(row.named(whole, names), None if part is None else row.named(part, names), notes)
+
+    def session(self) -> Session:
+        """Return a session on the integer graph."""
+        return lowered_session(self.graph, self.platform)
+
+    @cached_property
+    def runner(self) -> Session:
+        """The session that a call of this model runs in, always the same one."""
+        return self.session()
+
+    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
+        """Run the integer graph on a batch, as `Session` does."""
+        return self.runner(given)

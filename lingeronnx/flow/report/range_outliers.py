@@ -1,0 +1,84 @@
+"""Tensors whose range a few huge values make, as transformers have them: 16 bits are what keeps the others.
+
+One scale covers the largest value. Where it is far beyond nearly all others, these have a few steps of 8 bits left, and
+what is made of them is lost. Cutting the huge values is no way out: the network computes with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import ConfigError
+from ..assign.scales import tie_classes
+from ..observe.statistics import TensorStats
+from ..planning.scale_assignment import Planned
+
+__all__ = ["Massive", "massive"]
+
+_SHARE = 0.99  # of the values
+_FAR = 24.0  # times that share's reach: then about five steps of 8 bits are left for it
+_WIDE = 16
+
+
+@dataclass(frozen=True)
+class Massive:
+    """Tensors of one scale, by the name of one: the largest |x| of them, and what 99 % of them stay below."""
+
+    name: str
+    largest: float
+    most: float
+
+    @property
+    def ratio(self) -> float:
+        """How far the largest is beyond the others."""
+        return self.largest / self.most
+
+    def __str__(self) -> str:
+        return f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below {self.most:.2g}"
+
+
+def massive(planned: Planned) -> list[Massive]:
+    """Return the groups of 8-bit activations whose range a few values make, the worst first.
+
+    None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named by the last of its
+    tensors that the user's graph has, which `--override NAME=bits:16` takes.
+    """
+    target, stats = planned.prepared.target, planned.basis.stats
+    if _WIDE not in target.bits:
+        return []
+    found = []
+    for group in tie_classes(planned.parts, target):
+        seen, name = group.stats(stats), _named(planned, group.tensors)
+        held = planned.plan.tensors.get(group.tensors[-1])
+        if seen is None or name is None or held is None or held.bits >= _WIDE:
+            continue
+        largest, most = max(seen.high, -seen.low), _most(seen)
+        if most > 0 and largest > _FAR * most:
+            found.append(Massive(name, largest, most))
+    return sorted(found, key=lambda one: -one.ratio)
+
+
+def _most(seen: TensorStats) -> float:
+    """Return what the share of |x| stays below, of the values that are not 0: a ReLU's zeros need no steps."""
+    centres, counts = seen.occupied()
+    sizes = np.abs(centres)
+    some = sizes > 1e-6 * sizes.max(initial=0.0)
+    order = np.argsort(sizes[some])
+    summed = np.cumsum(counts[some][order])
+    if not summed.size:
+        return 0.0
+    return float(sizes[some][order][np.searchsorted(summed, _SHARE * summed[-1])])
+
+
+def _named(planned: Planned, tensors: tuple[str, ...]) -> str | None:
+    """Return the last of `tensors` that is the user's own, None where none is."""
+    selectors = planned.prepared.selectors(planned.prepared.graph)
+    for name in reversed(tensors):
+        try:
+            if name in selectors.tensors(name):
+                return name
+        except ConfigError:  # a tensor that normalisation made
+            continue
+    return None

@@ -1,0 +1,296 @@
+"""What a quantization did, as a value: for the terminal, for JSON, for tests."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ...alike import grouped, pattern, told
+from ...files import chip_file
+from ...fit import Fitted
+from ...graph import ir
+from ...graph.names import Names
+from ...ops.macs import known_macs, macs
+from ...plan import Plan
+from ...run.part import chip_part, scaled_by_host
+from ...targets import Cost, Finding, Target
+from ..assign.imported_scales import Taken
+from ..partition import Partition
+from .output_parts import Part
+
+__all__ = [
+    "LEVELS",
+    "FloatNode",
+    "Next",
+    "Report",
+    "describe",
+    "float_nodes",
+    "packer_line",
+    "rewritten",
+    "told_findings",
+    "told_floats",
+]
+
+#: Level of a finding -> how it is called where it is shown.
+LEVELS = MappingProxyType(
+    {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "warning, right but written past the plan"}
+)
+
+
+@dataclass(frozen=True)
+class FloatNode:
+    """A node that stays in float, why, and its multiply-accumulates for one sample."""
+
+    node: str
+    op_type: str
+    why: str
+    macs: int = 0
+
+
+@dataclass(frozen=True)
+class Next:
+    """Options of `quantize` to add, as words of a shell, and what they give."""
+
+    options: tuple[str, ...]
+    gives: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of `quantize`.
+
+    chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
+        between them, packed with packer_args, and the chip computes it right (False without a packer)
+    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
+    packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
+    integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those that can be counted
+    unknown_macs : {operator that may have some, and nobody knows how many: number of its nodes}
+    float_nodes : float operators between integer ones; host_part : those before the first or after the last
+    outputs : per graph output, cosine and SQNR against the float model; measured_on : which data; doubts : {output: why
+        its figures say little}
+    warnings : what is wrong with the result: outputs far from the float model's, states that stand still
+    names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
+    search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
+    taken : the scales that came with a model that was quantized already, or in another tool's plan, and what became of
+        each. refused : {what such a plan speaks of: why its scale was not taken}
+    next : what to try where it is not chip-ready, or loses much. full : whether the user wants to read everything
+    training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
+    """
+
+    platform: str
+    mode: str
+    layers: Mapping[str, int]
+    chip_ready: bool
+    is_chip: bool
+    integer_macs: float
+    float_nodes: Sequence[FloatNode]
+    host_part: Sequence[FloatNode]
+    fitted: Sequence[Fitted]
+    packer: str
+    packer_args: str
+    notes: Sequence[str]
+    findings: Sequence[Finding] = ()
+    cost: Cost | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    measured_on: str = "on the calibration data"
+    warnings: Sequence[str] = ()
+    accuracy: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
+    training: Sequence[Mapping[str, Any]] = ()
+    taken: Sequence[Taken] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    parts: Sequence[Part] = ()
+    next: Sequence[Next] = ()
+    full: bool = False
+    unknown_macs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def why_not(self) -> list[str]:
+        """What keeps it from being chip-ready, findings of one rule as one line; nothing where it is, or is no chip."""
+        if self.chip_ready or not self.is_chip:
+            return []
+        if not self.layers:
+            return ["no operator of the model can be quantized"]
+        between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
+        return between + told_findings((f for f in self.findings if f.level != "plan"), self.full)
+
+    @property
+    def macs_text(self) -> str:
+        """The share of integer MACs in words, with what is not known of it."""
+        listed = ", ".join(operator if n == 1 else f"{operator} {n}" for operator, n in self.unknown_macs.items())
+        rest = f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}" if listed else ""
+        return f"{100 * self.integer_macs:.1f} %{rest}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as JSON-ready values."""
+        return {
+            "platform": self.platform,
+            "mode": self.mode,
+            "layers": dict(self.layers),
+            "chip_ready": self.chip_ready,
+            "integer_macs": round(self.integer_macs, 6),
+            "unknown_macs": dict(self.unknown_macs),
+            "float_nodes": [vars(n) for n in self.float_nodes],
+            "host_part": [vars(n) for n in self.host_part],
+            "fitted": [vars(f) for f in self.fitted],
+            "packer": self.packer,
+            "packer_args": self.packer_args,
+            "notes": list(self.notes),
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
+            "names": dict(self.names),
+            "outputs": {name: dict(values) for name, values in self.outputs.items()},
+            "measured_on": self.measured_on,
+            "doubts": dict(self.doubts),
+            "parts": [vars(part) for part in self.parts],
+            "warnings": list(self.warnings),
+            "why_not": self.why_not,
+            "next": [{"options": list(n.options), "gives": n.gives} for n in self.next],
+            "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
+            "search": None if self.search is None else dict(self.search),
+            "training": [dict(line) for line in self.training],
+            "scales_taken": [taken.to_dict() for taken in self.taken],
+            "scales_refused": dict(self.refused),
+        }
+
+
+def told_findings(findings: Iterable[Finding], full: bool = False) -> list[str]:
+    """Return a line for each rule that findings speak of, with its level, the worst of them and their number.
+
+    full : a line for each finding.
+    """
+    if full:
+        return [f"{LEVELS[f.level]}: {f}" for f in findings]
+    return [
+        f"{LEVELS[group[0].level]}: {told(group[0].rule, group[0].remedy, [(f.node, f.value) for f in group])}"
+        for group in grouped(findings, lambda f: (f.level, pattern(f.rule)))
+    ]
+
+
+def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
+    """Return a line for each reason why nodes stay in float, with their operators; full : for each node."""
+    found = []
+    for group in [[n] for n in nodes] if full else grouped(nodes, lambda n: pattern(n.why)):
+        kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
+        which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
+        work = sum(n.macs for n in group)
+        which += f" ({work:,} MACs)" if work else ""
+        found.append(f"{which}: {group[0].why}" if group[0].why else which)
+    return found
+
+
+def rewritten(fitted: Iterable[Fitted], full: bool = False) -> list[str]:
+    """Return what is written otherwise, a line for the nodes for which the same is done; full : for each of them."""
+    groups = [[each] for each in fitted] if full else grouped(fitted, lambda f: (pattern(f.what), pattern(f.cost)))
+    return [
+        f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: {group[0].what} ({group[0].cost})"
+        for group in groups
+    ]
+
+
+def describe(
+    parts: Partition,
+    lowered: ir.Graph,
+    plan: Plan,
+    target: Target,
+    fitted: Sequence[Fitted],
+    notes: Sequence[str],
+    stem: str,
+    behind: Sequence[FloatNode] = (),
+) -> Report:
+    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`.
+
+    behind : what the host does behind `lowered`.
+    """
+    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
+    host += behind
+    if target.packs:
+        host += [
+            FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
+            for node in lowered.graph
+            if scaled_by_host(node)
+        ]
+    counts: dict[str, int] = {}
+    for node in lowered.graph:
+        if str(node.name) in parts.ops:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    counted = {id(node): known_macs(node) for node in parts.graph.graph}
+    work = {key: count or 0 for key, count in counted.items()}
+    total = sum(work.values())
+    unknown = Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None)
+    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
+    renamed = target.vendor.names(lowered)
+    packed = None
+    if target.packs and parts.ops and not islands:
+        packed = target.verdict(chip_part(target.named(lowered, renamed), target))
+    ready = packed is not None and packed.verdict.chip_ready
+    words = "" if packed is None else packed.line
+    file = Path(f"{stem}.onnx")
+    return Report(
+        platform=target.name,
+        mode=plan.mode,
+        layers=dict(sorted(counts.items())),
+        chip_ready=ready,
+        is_chip=target.packs,
+        integer_macs=share,
+        unknown_macs=dict(unknown),
+        float_nodes=islands,
+        host_part=host,
+        fitted=list(fitted),
+        packer=packer_line(target, words, chip_file(file) if ready and host else file),
+        packer_args=words,
+        notes=[*notes, *_renamed(renamed), *([packed.verdict.believed] if packed and packed.verdict.believed else [])],
+        names=renamed.tensors,
+        findings=() if packed is None else packed.verdict.findings,
+        cost=None if packed is None else packed.verdict.cost,
+    )
+
+
+def packer_line(target: Target, arguments: str, path: Path) -> str:
+    """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
+    words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
+    return target.vendor.command(words, str(path), package) if arguments else ""
+
+
+def _renamed(names: Names) -> list[str]:
+    """Return what the user should know of names that change."""
+    if not names.tensors:
+        return []
+    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
+    rest = f"; {more} more change likewise (--json lists them)" if more else ""
+    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
+
+
+def float_nodes(
+    model: ir.Graph, floats: Mapping[str, str], whole: Collection[int]
+) -> tuple[list[FloatNode], list[FloatNode]]:
+    """Split the float nodes into those with integer nodes both before and after them, and the host part.
+
+    floats : {node: why it stays in float}. whole : the ids of the integer nodes.
+    """
+    nodes = list(model.graph)
+    after_integer: set[int] = set()
+    for node in nodes:
+        before = [ir.producer(v) for v in node.inputs]
+        if any(p is not None and (id(p) in whole or id(p) in after_integer) for p in before):
+            after_integer.add(id(node))
+    before_integer: set[int] = set()
+    for node in reversed(nodes):
+        readers = [use.node for v in node.outputs for use in v.uses()]
+        if any(id(r) in whole or id(r) in before_integer for r in readers):
+            before_integer.add(id(node))
+    islands: list[FloatNode] = []
+    host: list[FloatNode] = []
+    for node in nodes:
+        if id(node) in whole:
+            continue
+        entry = FloatNode(str(node.name), ir.operator(node), floats.get(str(node.name), ""), macs(node))
+        (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
+    return islands, host

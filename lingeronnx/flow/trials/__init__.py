@@ -1,0 +1,16 @@
+"""What else the model could be, tried and measured; the evidence decides.
+
+    with_best_ends -> Compared       its ends left to the host, where that is measured to be better
+    with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
+    with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
+    without_losing_stages -> Compared  without moved ranges or refinement, likewise
+
+Owns: what counts as evidence. Must not know: files, how a result is reported.
+"""
+
+from .best_effort import with_best_effort
+from .host_offload import with_best_ends
+from .scale_granularity import with_finer_scales
+from .stage_ablation import without_losing_stages
+
+__all__ = ["with_best_effort", "with_best_ends", "with_finer_scales", "without_losing_stages"]

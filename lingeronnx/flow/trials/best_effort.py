@@ -1,0 +1,174 @@
+"""What `effort: best` adds: methods that take longer, each kept where it is clearly better on samples it did not see.
+
+Method after method is tried on top of what was kept so far (`cross_validation`), and is kept where the outputs come
+nearer to the float model's by more than chance (a one-sided test at 5 %). What was kept is then done once more with all
+calibration samples. Where samples are held back from calibration, these have the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...graph import ir, operators
+from ...plan import Plan
+from ...run.data import Progress
+from ..assign.scales import tie_classes, tops
+from ..lower import lower
+from ..methods.refine import Methods
+from ..methods.scale_search import scales_by_outputs
+from ..planning.refinement import refined, samples
+from ..planning.scale_assignment import Planned
+from ..report.comparison import Compared, compared
+from ..report.fidelity import Fidelity
+from .cross_validation import FEWEST, Trial, Trials
+from .gains import ERRORS, Gain
+from .output_widths import LEAST as LEAST_WIDE
+from .output_widths import finer, widened
+
+__all__ = ["with_best_effort"]
+
+_CAP = 100.0  # dB: beyond that nothing is gained
+_CLEAR = 0.02  # dB that a method gains at least
+_STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
+_CURVES = operators.ROWS - {"Hardmax"} | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
+
+
+def with_best_effort(made: Compared, progress: Progress | None = None) -> Compared:
+    """Return `made`, or the same model with other widths, scales and weights, where these bring its outputs nearer.
+
+    A note says of each method what it gained.
+    """
+    planned = made.planned
+    if planned.prepared.weights_fixed:  # weights that another tool has quantized stay as they are
+        return made
+    feeds = samples(planned)
+    count = max((len(array) for array in feeds.values()), default=0)
+    if count < FEWEST:
+        return _noted(made, [f"effort best: {count} calibration samples are too few to choose methods by"])
+    if progress is not None:
+        progress("setting samples aside", 0, None)
+    trials = Trials(planned, feeds, count, _measured(planned))
+    first = best = trials.start(planned, Methods(), progress)
+    notes = []
+    for name, least, method in _METHODS:
+        if progress is not None:
+            progress(name, 0, None)
+        other = method(trials, best, progress)
+        if other is None:
+            continue
+        trial, gain = other
+        if not gain.changed:
+            notes.append(f"effort best: {name} changes nothing")
+            continue
+        kept = gain.clear(least, ERRORS)
+        end = "" if kept else ", and was not kept"
+        notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
+        best = trial if kept else best
+    if best is first:
+        return _noted(made, notes)
+    if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, ERRORS):
+        return _noted(made, [*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
+    final = compared(best.planned, refined(best.planned, best.methods, progress=progress), progress)
+    if planned.prepared.data.held() and (why := _worse(made, final)):
+        return _noted(made, [*notes, why])
+    return _noted(final, notes)
+
+
+def _noted(made: Compared, notes: Sequence[str]) -> Compared:
+    """Return `made` with more notes in its report."""
+    return replace(made, planned=replace(made.planned, notes=[*made.planned.notes, *notes]))
+
+
+def _worse(made: Compared, other: Compared) -> str:
+    """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
+    (worst, mean), (least, new) = _score(made), _score(other)
+    if least >= worst and new > mean:
+        return ""
+    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {made.seen.on}"
+
+
+def _score(made: Compared) -> tuple[float, float]:
+    """Return the least SQNR of the outputs, and the mean."""
+    levels = [min(output["sqnr"], _CAP) for output in made.seen.outputs.values()]
+    return min(levels, default=_CAP), sum(levels) / max(len(levels), 1)
+
+
+def _measured(planned: Planned) -> list[str]:
+    """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
+    kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
+    found = []
+    for value in planned.prepared.original.graph.outputs:
+        maker = value.producer()
+        source = "" if maker is None or maker.op_type not in _CURVES else ir.read_name(maker)
+        found.append(source if source in kept else str(value.name))
+    return list(dict.fromkeys(found))
+
+
+# ---- methods -----------------------------------------------------------------------------------------------------
+
+_Found = tuple[Trial, Gain] | None  # None where there is nothing to try
+_Method = Callable[[Trials, Trial, Progress | None], _Found]
+
+
+def _with_bits(of: Callable[[Planned], Planned | None]) -> _Method:
+    """Try other widths of outputs, but where that would cost a chip its part."""
+
+    def method(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+        planned = of(best.planned)
+        if planned is None or (_ready(best.planned) and not _ready(planned)):
+            return None
+        return trials.beside(best, planned, best.methods, ERRORS, progress)
+
+    return method
+
+
+def _ready(planned: Planned) -> bool:
+    made = lower(planned.parts, planned.plan, planned.prepared.target)
+    return Compared(planned, planned.graph, made, Fidelity({}, "", ())).result.report.chip_ready
+
+
+def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+    """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
+    planned, target = best.planned, best.planned.prepared.target
+    if planned.basis.choice is None:  # the scales were given
+        return None
+    fixed = {*tops(planned.parts, target), *(n for n, said in planned.basis.choice.own.items() if "scale" in said)}
+    errors = best.errors
+
+    def better(plan: Plan) -> bool:
+        nonlocal errors
+        found, gain = trials.under(best, errors, plan, _STEP_ERRORS)
+        if not gain.clear(_CLEAR, _STEP_ERRORS):
+            return False
+        errors = found
+        return True
+
+    ties = tie_classes(planned.parts, target)
+    plan = scales_by_outputs(planned.parts, planned.plan, ties, target, frozenset(fixed), better)
+    if plan is planned.plan:
+        return best, Gain(0.0, 0.0, 0)
+    return trials.beside(best, replace(planned, plan=plan), best.methods, ERRORS, progress)
+
+
+def _refining(**switch: bool) -> _Method:
+    def method(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+        methods = replace(best.methods, **switch)
+        if methods == best.methods:
+            return None
+        return trials.beside(best, best.planned, methods, ERRORS, progress)
+
+    return method
+
+
+#: What is tried, in this order, each on top of those kept, and the dB that it gains at least.
+_METHODS: Sequence[tuple[str, float, _Method]] = (
+    ("last outputs in all bits of their sums", LEAST_WIDE, _with_bits(widened)),
+    ("16 bits in front of curves", _CLEAR, _with_bits(finer)),
+    ("choosing scales by the error at the outputs", _CLEAR, _with_scales),
+    ("aiming, sums and descent together", _CLEAR, _refining(aim=True, behind=True, descend=True)),
+    ("aiming weights at the float outputs", _CLEAR, _refining(aim=True)),
+    ("making up for the other side of a sum", _CLEAR, _refining(behind=True)),
+    ("coordinate descent behind the rounding", _CLEAR, _refining(descend=True)),
+    ("rounding by the error behind the next layer", _CLEAR, _refining(block=True)),
+)

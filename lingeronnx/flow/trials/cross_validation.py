@@ -1,0 +1,158 @@
+"""Trials: what a plan and methods of refinement give on calibration samples that the weights did not see.
+
+The samples are dealt into four parts. Weights are refined on three parts and measured on the fourth, each part in its
+turn (cross-validation), so that every sample says once how far a trial is from the float model. Two trials are compared
+sample by sample (`gains`).
+
+A trial that is hopeless so far is not measured to its end. Where weights are refined anew this is judged by two parts
+at least: rounding answers the least change with another error, so that one part tells of its own weights only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...graph import ir
+from ...plan import Plan
+from ...run.data import Progress
+from ...run.memory import bytes_per_sample, piece, release
+from ...run.session import lowered_session
+from ..lower import lower
+from ..methods.refine import Methods
+from ..planning.refinement import refined
+from ..planning.scale_assignment import Planned
+from .gains import Gain, gain
+
+__all__ = ["FEWEST", "Trial", "Trials"]
+
+_PERIOD, _PARTS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
+_FIRST = 2  # parts that weights are refined for before a trial may end
+FEWEST = _PERIOD  # samples that can be dealt
+
+_FEW = 64  # samples that are run at a time
+
+_Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plan with its weights refined by `methods`, once for each part of the samples that was set aside.
+
+    exact : the refined float graphs. errors : of each part, [outputs, n] summed squares.
+    """
+
+    planned: Planned
+    methods: Methods
+    exact: Sequence[ir.Graph]
+    errors: Sequence[np.ndarray]
+
+
+class Trials:
+    """Makes trials of one model on its calibration samples `feeds`, `count` of them.
+
+    wanted : the tensors of the user's model that are measured.
+    """
+
+    def __init__(self, planned: Planned, feeds: _Feed, count: int, wanted: Sequence[str]) -> None:
+        self._prepared, self._wanted = planned.prepared, wanted
+        part = np.arange(count) % _PERIOD * _PARTS // _PERIOD
+        self._parts = [
+            tuple({n: a[of] if len(a) == count else a for n, a in feeds.items()} for of in (part != k, part == k))
+            for k in range(_PARTS)
+        ]
+        self._counts = [int((part == k).sum()) for k in range(_PARTS)]
+        self._step = piece(bytes_per_sample(planned.graph), _FEW, self._prepared.conf.budget)
+        self._power = np.zeros((_PARTS, len(wanted)))
+        self._floats: dict[int, list[dict[str, np.ndarray]]] = {}
+        self._room = self._prepared.conf.budget // 8  # bytes that the float model's outputs may still take
+
+    def start(self, planned: Planned, methods: Methods, progress: Progress | None = None) -> Trial:
+        """Return the first trial, which others are compared with."""
+        made = [self._made(k, planned, methods, progress) for k in range(_PARTS)]
+        return Trial(planned, methods, [exact for exact, _ in made], [errors for _, errors in made])
+
+    def beside(
+        self, best: Trial, planned: Planned, methods: Methods, errors: float, progress: Progress | None = None
+    ) -> tuple[Trial, Gain]:
+        """Return another trial and its gain over `best`; it has fewer parts where that is hopeless by the first."""
+        made = [self._made(k, planned, methods, progress) for k in range(_FIRST)]
+        found = self.between(best.errors, [error for _, error in made])
+        for k in range(_FIRST, _PARTS):
+            if found.hopeless(errors):
+                break
+            made.append(self._made(k, planned, methods, progress))
+            found = self.between(best.errors, [error for _, error in made])
+        return Trial(planned, methods, [exact for exact, _ in made], [error for _, error in made]), found
+
+    def under(self, best: Trial, old: Sequence[np.ndarray], plan: Plan, errors: float) -> tuple[list[np.ndarray], Gain]:
+        """Return the errors of `best` with its weights as they are under another plan, and the gain over `old`."""
+        planned = replace(best.planned, plan=plan)
+        made = [self._errors(0, planned, best.exact[0])]
+        found = self.between(old, made)
+        for k in range(1, _PARTS):
+            if found.hopeless(errors):
+                break
+            made.append(self._errors(k, planned, best.exact[k]))
+            found = self.between(old, made)
+        return made, found
+
+    def between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
+        """Return the gain of `new` over `old` in the parts that `new` has."""
+        parts = len(new)
+        power = self._power[:parts].sum(axis=0)
+        return gain(np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts]))
+
+    def _made(
+        self, k: int, planned: Planned, methods: Methods, progress: Progress | None
+    ) -> tuple[ir.Graph, np.ndarray]:
+        """Refine on all parts but one; return the graph, and its errors on that one."""
+        exact = refined(planned, methods, self._parts[k][0], progress)
+        return exact, self._errors(k, planned, exact)
+
+    def _errors(self, k: int, planned: Planned, exact: ir.Graph) -> np.ndarray:
+        """Return the summed squared errors of the tensors, [tensors, n], on part `k`.
+
+        n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
+        """
+        target = self._prepared.target
+        graph = lower(planned.parts.on(exact), planned.plan, target).graph
+        session = lowered_session(graph, target, self._prepared.opened)
+        takes = {spec.name for spec in session.inputs}
+        found = []
+        for part, wants in zip(self._pieces(k), self._wants(k), strict=True):
+            have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
+            values = {name: a if held is None else held.real(a) for name, a, held in have}
+            count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
+            found.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+        release()
+        return np.hstack(found)
+
+    def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
+        return list(self._prepared.data.pieces(self._parts[k][1], self._step))
+
+    def _wants(self, k: int) -> Sequence[Mapping[str, np.ndarray]]:
+        """Return what the float model gives on the pieces of part `k`, kept where there is room."""
+        if k not in self._floats:
+            wants = [
+                {name: array for name, array, _ in self._prepared.source.run(part, self._wanted)}
+                for part in self._pieces(k)
+            ]
+            power = [[np.square(want[n], dtype=np.float64).sum() for n in self._wanted] for want in wants]
+            self._power[k] = np.sum(power, axis=0)
+            size = sum(array.nbytes for want in wants for array in want.values())
+            if size > self._room:
+                return wants
+            self._room -= size
+            self._floats[k] = wants
+        return self._floats[k]
+
+
+def _squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
+    single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
+    if any(array is None for array in single):
+        return np.array([[float(np.square(e).sum())] for e in errors])
+    return np.stack([array for array in single if array is not None])

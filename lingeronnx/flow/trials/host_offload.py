@@ -1,0 +1,253 @@
+"""Where integers begin and end: fronts (spectra, logarithms) and tails (decoding of boxes) that the host may compute.
+
+Eight bits are few for a power spectrum, or for positions within a picture. What a graph has of such nodes before its
+first layers, or behind its last, is a candidate: the model is quantized both ways, and the evidence decides. So are the
+cells of states that are fed back (`states.cells`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from ...errors import ConstraintError
+from ...graph import ir, operators
+from ...ops.macs import macs
+from ...run.data import Progress
+from ..planning.refinement import refined
+from ..planning.scale_assignment import plan_for
+from ..prepare.preparation import Prepared
+from ..prepare.states import cells
+from ..report.comparison import Compared, compared
+from ..report.fidelity import Fidelity
+
+__all__ = ["ends", "with_best_ends"]
+
+_FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
+_TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
+_BENT = operators.ACTIVATIONS | {"Softmax"}
+_LAYERS = 1  # a front without a logarithm or a power may have: a transform written as a convolution
+_GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
+_CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
+_LEAST = 30.0  # dB: where an output or a part of it is below that, more is tried than the usual
+_EXACT = 60.0  # dB: what a part has beyond that is no loss
+
+_UNTRIED = "where the graph's ends are better in float was not tried, for {}: give {}"
+
+
+def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None = None) -> Compared:
+    """Return `best`, made from `prepared`, or, where it is better, the same with its ends or cells in float.
+
+    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is `best`,
+    with a note where something would have been tried; so is what another tool has quantized.
+    """
+    conf = prepared.conf
+    if prepared.read is not None or prepared.synthetic:
+        return best
+    lost = (_least(best.seen) < _LEAST, any(_level(part.sqnr) < _LEAST for part in best.seen.parts))
+    far, joined = (False, False) if conf.state else lost  # of states that are fed back the cells are tried
+    tries = [(end, _GAIN) for end in ends(prepared.graph, far, joined)]
+    tries.append((cells(prepared.graph, prepared.conf.state, prepared.target), _CELL_GAIN))
+    tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
+    if conf.effort == "fast" or not prepared.data.rereadable:
+        fast = conf.effort == "fast"
+        why = ("effort is fast", "--effort normal") if fast else ("the data are read once", "data that are held")
+        notes = [*best.planned.notes, *([_UNTRIED.format(*why)] if tries else ())]
+        return replace(best, planned=replace(best.planned, notes=notes))
+    kept: dict[str, str] = {}
+    for more, gain in tries:
+        if not more.keys() - kept.keys() - prepared.parts.floats.keys():
+            continue
+        host = {**kept, **more}
+        try:
+            planned = plan_for(prepared.with_host(host), None, progress, best.planned.observed)
+        except ConstraintError:  # with require_chip: a scale that the chip does not hold
+            continue
+        exact = refined(planned, progress=progress, before=(best.planned, best.exact))
+        other = compared(planned, exact, progress)
+        if _wins(best, other, gain):
+            best, kept = other, host
+    return best
+
+
+def ends(model: ir.Graph, lost: bool = False, joined: bool = False) -> list[dict[str, str]]:
+    """Return candidates of the normalised `model`: {node: why it stays in float}.
+
+    lost : whether an output, or a part of one, is so far off that more fronts than the usual are worth a try. joined :
+    whether that is a part of an output that joins tensors: then any tail is.
+    """
+    found = []
+    front = "the host computes the front, up to a spectrum: measured, that is better"
+    tail = "the host decodes what the last layers give: measured, that is better"
+    for names, why in (*((names, front) for names in _fronts(model, lost)), (_tail(model, joined), tail)):
+        if names:
+            found.append(dict.fromkeys(names, why))
+    return found
+
+
+def _kinds(model: ir.Graph) -> Callable[[ir.Node], set[str]]:
+    """Return what gives the operators of a node: of a composed curve those that it is made of."""
+    bodies = {name[:2]: {inner.op_type for inner in body} for name, body in model.functions.items()}
+
+    def of(node: ir.Node) -> set[str]:
+        composed = ir.kind(node) == "Curve" and node.domain == ir.DOMAIN
+        return bodies.get((node.domain, node.op_type), set()) if composed else {node.op_type}
+
+    return of
+
+
+# ---- fronts ------------------------------------------------------------------------------------------------------
+
+
+def _fronts(model: ir.Graph, lost: bool) -> list[list[str]]:
+    """Return the fronts to try, as names of nodes in graph order.
+
+    The usual one ends with the last node of `_FRONT` that has one layer before it at most. With several, such as the
+    two parts of a Fourier transform and a mel filter, a power or a logarithm of linear layers alone has to be there;
+    such a front goes on to the first layer of the network.
+    """
+    kinds, nodes = _kinds(model), list(model.graph)
+    near = _near(nodes, kinds)
+    wide = near | _spectrum(nodes, kinds)
+    layers = [sum(macs(node) > 0 for node in nodes if id(node) in front) for front in (near, wide)]
+    far = _onwards(nodes, wide, kinds) if wide else wide
+    found = [far, near] if layers[1] > layers[0] else [near, far] if lost else [near]
+    return [[str(node.name) for node in nodes if id(node) in front] for front in found if front]
+
+
+def _makers(node: ir.Node) -> list[ir.Node]:
+    return [maker for value in node.inputs if (maker := ir.producer(value)) is not None]
+
+
+def _near(nodes: Collection[ir.Node], kinds: Callable[[ir.Node], set[str]]) -> set[int]:
+    """Return the nodes that the nodes of `_FRONT` with at most one layer before them are computed from, and these."""
+    before: dict[int, frozenset[int]] = {}
+    layers: dict[int, int] = {}
+    wanted: set[int] = set()
+    for node in nodes:
+        makers = _makers(node)
+        above = frozenset(id(m) for m in makers).union(*(before[id(m)] for m in makers if id(m) in before))
+        before[id(node)] = above
+        layers[id(node)] = int(macs(node) > 0)
+        if not kinds(node).isdisjoint(_FRONT) and sum(layers.get(key, 0) for key in above) <= _LAYERS:
+            wanted |= above | {id(node)}
+    heavy = sum(layers.values())
+    inside = sum(layers[key] for key in wanted if key in layers)
+    return wanted if inside < heavy else set()
+
+
+def _spectrum(nodes: Collection[ir.Node], kinds: Callable[[ir.Node], set[str]]) -> set[int]:
+    """Return the nodes that powers and logarithms of layers without an activation are computed from, and these.
+
+    Only what a layer is computed from counts, and some layer has to be left behind it.
+    """
+    bent: set[int] = set()  # nodes behind an activation
+    linear: set[int] = set()  # behind a layer, and no activation
+    power: set[int] = set()  # behind the square of a layer
+    peaks = []
+    for node in nodes:
+        makers = {id(maker) for maker in _makers(node)}
+        if not makers.isdisjoint(bent) or _bends(node, kinds):
+            bent.add(id(node))
+            continue
+        if macs(node) > 0 or not makers.isdisjoint(linear):
+            linear.add(id(node))
+        if not makers.isdisjoint(power) or (_squares(node) and not makers.isdisjoint(linear)):
+            power.add(id(node))
+        of_layers = "Log" in kinds(node) and not makers.isdisjoint(linear)
+        if of_layers or (not makers.isdisjoint(power) and not kinds(node).isdisjoint(_FRONT)):
+            peaks.append(node)
+    leads = _leads(nodes, lambda node: macs(node) > 0)
+    left = [node for node in peaks if id(node) in leads]
+    front: set[int] = set()
+    while left:
+        node = left.pop()
+        if id(node) not in front:
+            front.add(id(node))
+            left += _makers(node)
+    return front if any(macs(node) > 0 and id(node) not in front for node in nodes) else set()
+
+
+def _bends(node: ir.Node, kinds: Callable[[ir.Node], set[str]]) -> bool:
+    """Whether it is an activation function; a Clip without an upper bound is a floor, as logarithms need it."""
+    if node.op_type == "Clip":
+        return len(node.inputs) > 2 and node.inputs[2] is not None
+    return not kinds(node).isdisjoint(_BENT)
+
+
+def _squares(node: ir.Node) -> bool:
+    """Whether it is the square of a layer's output, moved at most."""
+    if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
+        return True
+    exponent = ir.const(node.inputs[1]) if node.op_type == "Pow" else None
+    return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2
+
+
+def _onwards(nodes: Iterable[ir.Node], front: set[int], kinds: Callable[[ir.Node], set[str]]) -> set[int]:
+    """Return `front` and what is computed from it, up to layers and activations."""
+    found = set(front)
+    for node in nodes:
+        makers = _makers(node)
+        if makers and all(id(maker) in found for maker in makers) and not macs(node) and not _bends(node, kinds):
+            found.add(id(node))
+    return found
+
+
+# ---- tails -------------------------------------------------------------------------------------------------------
+
+
+def _tail(model: ir.Graph, joined: bool) -> list[str]:
+    """Return the nodes that no layer is computed from, where some of them decode, or anything that is `joined`.
+
+    An expectation, a layer behind a Softmax, decodes: that is how distances are told by a distribution over them.
+    """
+    kinds, nodes = _kinds(model), list(model.graph)
+    decoding = {id(node) for node in nodes if macs(node) > 0 and _expects(node)}
+    leads = _leads(nodes, lambda node: macs(node) > 0 and id(node) not in decoding)
+    found = [node for node in nodes if id(node) not in leads]
+    decode = any(not kinds(node).isdisjoint(_TAIL) or id(node) in decoding for node in found)
+    return [str(node.name) for node in found] if (decode or joined) and leads else []
+
+
+def _leads(nodes: Collection[ir.Node], layer: Callable[[ir.Node], bool]) -> set[int]:
+    """Return the layers, and the nodes that a layer is computed from."""
+    leads: set[int] = set()
+    for node in reversed(list(nodes)):
+        if layer(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
+            leads.add(id(node))
+    return leads
+
+
+def _expects(node: ir.Node) -> bool:
+    """Whether it sums what a Softmax gives under constant weights; attention, which sums data, does not."""
+    data = [value for value in node.inputs if value is not None and ir.const(value) is None]
+    maker = ir.producer(data[0]) if len(data) == 1 else None
+    while maker is not None and maker.op_type in (*operators.SHAPED, "Transpose"):
+        maker = ir.producer(maker.inputs[0])
+    return maker is not None and maker.op_type == "Softmax"
+
+
+# ---- evidence ----------------------------------------------------------------------------------------------------
+
+
+def _least(seen: Fidelity) -> float:
+    """Return the least SQNR of an output, or of a part of one."""
+    return min((*(_level(found["sqnr"]) for found in seen.outputs.values()), *(_level(p.sqnr) for p in seen.parts)))
+
+
+def _level(sqnr: float) -> float:
+    """Return the level that counts: what is not finite in the integer graph alone is the worst."""
+    return -100.0 if sqnr != sqnr else max(min(sqnr, 100.0), -100.0)
+
+
+def _wins(old: Compared, new: Compared, gain: float) -> bool:
+    """Whether `new` is better: an output gained `gain` dB, none lost, and what was ready for a chip still is.
+
+    A part of an output that joins several tensors counts as an output.
+    """
+    gains = [_level(new.seen.outputs[name]["sqnr"]) - _level(s["sqnr"]) for name, s in old.seen.outputs.items()]
+    parts = {(p.output, p.axis, p.first): min(_level(p.sqnr), _EXACT) for p in new.seen.parts}
+    gains += [parts[p.output, p.axis, p.first] - min(_level(p.sqnr), _EXACT) for p in old.seen.parts]
+    if max(gains, default=0.0) < gain or min(gains, default=0.0) < -_LOSS:
+        return False
+    return new.result.report.chip_ready or not old.result.report.chip_ready

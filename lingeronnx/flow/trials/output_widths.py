@@ -1,0 +1,62 @@
+"""Outputs of layers with more bits than 8, where a chip writes them.
+
+The last fully connected layer of a network, before the host's softmax or at the very end, may leave the chip in 32
+bits. That costs four bytes for each of its outputs and no time, but what reads the chip's output has to expect it: so
+it is tried with `effort: best` only, or where the user asks for it (`out_bits`): the host scales, and nothing is
+rounded.
+
+A sigmoid or tanh whose table takes 16 bits may read them from the layer before it, in place of 8 bits that a Requant
+makes 16. That saves a rounding and a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...errors import ConstraintError
+from ..assign.scales import legalize, tie_classes, widen
+from ..planning.scale_assignment import Planned
+
+__all__ = ["LEAST", "finer", "widened"]
+
+#: dB on average that the outputs gain at least: less is no reason for another type.
+LEAST = 0.1
+
+
+def widened(planned: Planned) -> Planned | None:
+    """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
+    prepared, choice = planned.prepared, planned.basis.choice
+    target, bits = prepared.target, max(prepared.target.out_bits)
+    if not target.packs or choice is None or bits <= min(target.out_bits):
+        return None
+    return _with_bits(planned, planned.parts.wide_outputs(target), bits)
+
+
+def finer(planned: Planned) -> Planned | None:
+    """Return `planned` with 16 bits in front of curves, likewise; None also where the sums' scale is too coarse."""
+    target = planned.prepared.target
+    if planned.basis.choice is None or not target.curve_bits:
+        return None
+    try:
+        return _with_bits(planned, planned.parts.fine_inputs(target), max(target.curve_bits))
+    except ConstraintError:
+        return None
+
+
+def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | None:
+    """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
+    choice, target = planned.basis.choice, planned.prepared.target
+    assert choice is not None
+    own, said = choice.own, {"out_bits", "bits", "scale"}
+    free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]
+    if not free:
+        return None
+    choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})
+    tensors = dict(planned.plan.tensors)
+    widen(tensors, planned.parts, planned.basis.stats, choice, target)
+    plan, moves = legalize(
+        planned.plan.with_tensors(tensors), planned.parts, tie_classes(planned.parts, target), target
+    )
+    basis = replace(planned.basis, choice=choice)
+    return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])

@@ -1,0 +1,77 @@
+"""Finer scales, where the target has them and the usual ones are far off: for each channel of a weight, of any number.
+
+One scale for all channels holds those badly whose weights are small beside the largest: of pointwise layers behind
+depthwise ones, of channels that batch normalization was folded into. Equalization moves such ranges to the layer in
+front, where it can. And a power of two leaves up to half of the integers unused. Where an output is still far from
+the float model's, the graph is also made with a scale of any number for each channel, and kept where that is clearly
+nearer. A user who names `mode` or `weight_scales` gets what is named. Chips have neither.
+"""
+
+from __future__ import annotations
+
+from ...errors import ConstraintError
+from ...run.data import Progress
+from ..planning.refinement import refined
+from ..planning.scale_assignment import assign_scales, observe_model
+from ..prepare.preparation import Prepared
+from ..report.comparison import Compared, compared
+from .stage_ablation import few_rows, gained, levels, with_note, without_losing_stages
+
+__all__ = ["with_finer_scales"]
+
+#: What a setting gives.
+_WHAT = {"weight_scales": "weights have a scale for each output channel", "mode": "scales are any numbers"}
+
+_FAR = 25.0  # dB of an output, or a part of one: below that it is tried
+_CLEAR = 1.0  # dB on average: less is no reason for another form of scales
+
+
+def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compared | None:
+    """Return the model of `made` with finer scales where these bring its outputs clearly nearer, else None.
+
+    Stages are judged in it as well.
+    Only real data that can be read again are evidence. Plans and scales that were given stay.
+    """
+    planned = made.planned
+    prepared, conf = planned.prepared, planned.prepared.conf
+    settings = _settings(prepared)
+    if (
+        not settings
+        or conf.effort == "fast"
+        or planned.basis.choice is None
+        or prepared.read is not None
+        or prepared.synthetic
+        or prepared.weights_fixed
+        or not prepared.data.rereadable
+        or few_rows(made)
+        or min(levels(made), default=_FAR) >= _FAR
+    ):
+        return None
+    if progress is not None:
+        progress("finer scales", 0, None)
+    try:
+        other = assign_scales(observe_model(prepared.with_settings(settings), None, planned.observed))
+        new = without_losing_stages(compared(other, refined(other, progress=progress), progress), progress)
+    except ConstraintError:  # with require_chip
+        return None
+    gain = gained(made, new)
+    if gain < _CLEAR:
+        return None
+    what = " and ".join(_WHAT[name] for name in settings)
+    usual = " ".join(f"--{name.replace('_', '-')} {getattr(conf, name)}" for name in settings)
+    return with_note(
+        new,
+        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {new.seen.on}; "
+        f"the usual scales: {usual}",
+    )
+
+
+def _settings(prepared: Prepared) -> dict[str, str]:
+    """Return the settings that make scales finer, of those that the user did not name."""
+    target, named = prepared.target, prepared.conf.model_fields_set
+    found = {}
+    if "channel" in target.weight_scales and "weight_scales" not in named and prepared.conf.weight_scales == "tensor":
+        found["weight_scales"] = "channel"
+    if "max-value" in target.modes and "mode" not in named and prepared.conf.mode == "q-value":
+        found["mode"] = "max-value"
+    return found
