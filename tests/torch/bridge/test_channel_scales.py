@@ -13,7 +13,7 @@ from lingeronnx.graph import ir
 from lingeronnx.targets import GENERIC
 from simulator import kernels as k
 from tests import nets
-from tests.flow.test_channel_scales import GOLDEN, SETTINGS, by_channel, layers, line
+from tests.flow.assign.test_channel_scales import GOLDEN, SETTINGS, by_channel, layers, line
 from tests.simulator.helpers import SEEDS, few, integers
 from tests.simulator.test_channels import KINDS, channels
 

@@ -16,7 +16,7 @@ from simulator.channels import ChannelRescale
 from simulator.fixed import Rescale
 from tests import nets
 from tests.examples import first
-from tests.flow.test_zero_points import SETTINGS, asymmetric, layers, line, pairs
+from tests.flow.assign.test_zero_points import SETTINGS, asymmetric, layers, line, pairs
 from tests.simulator.helpers import SEEDS, few, integers
 from tests.simulator.test_zero_points import ZEROS, moved
 

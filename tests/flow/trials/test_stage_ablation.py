@@ -12,7 +12,7 @@ from lingeronnx.flow.report.fidelity import Fidelity
 from lingeronnx.flow.trials import stage_ablation
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
-from tests.flow.improve.test_refine import net, smooth
+from tests.flow.methods.test_refine import net, smooth
 
 CALIB = {"x": smooth(24, 0)}
 
