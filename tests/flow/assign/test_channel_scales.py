@@ -20,7 +20,7 @@ from lingeronnx.targets import GENERIC
 from tests import nets
 from tests.nets import Net, line
 
-GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "channels").glob("*.onnx"))
+GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "channels").glob("*.onnx"))
 
 
 def layers():
