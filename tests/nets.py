@@ -7,7 +7,7 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 
 
 class Net:

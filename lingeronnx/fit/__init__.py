@@ -15,21 +15,21 @@ from ..ops import float_op
 from ..targets import Target
 from ._base import Fitted, Rewrite
 from .affine import normalize_constant
-from .average import split_average
 from .bounds import distance_to_bound
-from .channels import split_channels
-from .depthwise import split_depthwise
-from .dilation import expand_dilation
-from .enlarge import enlarge_kernel
 from .epsilon import smaller_input
-from .kernel import split_kernel
-from .max_pool import split_max_pool
-from .pad import explicit_pad
 from .resize import repeat_elements
-from .stride import other_stride
-from .tiles import split_map
 from .unroll import unroll
-from .upsample import phases_of_lines
+from .windows.average import split_average
+from .windows.channels import split_channels
+from .windows.depthwise import split_depthwise
+from .windows.dilation import expand_dilation
+from .windows.enlarge import enlarge_kernel
+from .windows.kernel import split_kernel
+from .windows.max_pool import split_max_pool
+from .windows.pad import explicit_pad
+from .windows.stride import other_stride
+from .windows.tiles import split_map
+from .windows.upsample import phases_of_lines
 
 __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..graph import ir
 from ..graph.builder import Builder
-from ..ops.concat import mark_parts
-from ..ops.conv import Geometry, known
+from ..ops.layers.conv import Geometry, known
+from ..ops.moves.concat import mark_parts
 from ..targets import Fitted, Target
 
 __all__ = [

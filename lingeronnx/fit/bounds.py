@@ -16,7 +16,7 @@ import numpy as np
 from ..formats import BATCH_NORM2D, CLIP, RELU
 from ..graph import ir
 from ..ops import float_op
-from ..ops.activation import bounds
+from ..ops.functions.activation import bounds
 from ..targets import Target
 from ._base import Maker
 from .affine import between_layers

@@ -13,9 +13,9 @@ import math
 import numpy as np
 
 from ..graph import ir
-from ..ops.layer_norm import LayerNorm, epsilon_fixed
-from ..passes.affine import fold_factor
-from ..passes.layer_norm import call
+from ..ops.layers.layer_norm import LayerNorm, epsilon_fixed
+from ..passes.layers.affine import fold_factor
+from ..passes.layers.layer_norm import call
 from ..targets import Target
 
 __all__ = ["smaller_input"]

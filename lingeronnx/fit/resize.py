@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..formats.spread import nearest_places
+from ..formats.moves.spread import nearest_places
 from ..graph import ir
 from ..targets import Target
 from ._base import Maker

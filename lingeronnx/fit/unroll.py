@@ -19,14 +19,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..formats.select import slices
+from ..formats.moves.select import slices
 from ..graph import ir
 from ..graph.builder import Builder
-from ..graph.loose import loose_node, loose_tensor
+from ..graph.detached_nodes import loose_node, loose_tensor
 from ..ops import float_op
-from ..ops.lut import SIGMOID, TANH
-from ..ops.recurrent import given
-from ..passes.linear import declare
+from ..ops.functions.lut import SIGMOID, TANH
+from ..ops.layers.recurrent import given
+from ..passes.layers.linear import declare
 from ..targets import Target
 
 __all__ = ["STEPS", "unroll"]

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from ..errors import ModelError
 from ..graph import ir
-from . import border, clamp, concat, curves, layers, move, pairs, pool, recurrent, rows, select, spread
+from . import border, clamp, curves, layers, pairs, pool, recurrent, rows
 from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, Unary, attributes, other_zero
 from .border import DEQUANT, QUANT, REQUANT
 from .clamp import CLIP, RELU
-from .concat import CONCAT
 from .curves import GELU, GLU, SIGMOID, SWISH, TABLE, TANH
 from .layers import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, LINEAR
-from .move import FLATTEN, RESHAPE, SQUEEZE, TRANSPOSE, UNSQUEEZE
+from .moves import concat, select, spread
+from .moves import shape as move
+from .moves.concat import CONCAT
+from .moves.select import ARG_MAX, GATHER, SLICE, SPLIT
+from .moves.shape import FLATTEN, RESHAPE, SQUEEZE, TRANSPOSE, UNSQUEEZE
+from .moves.spread import EXPAND, PAD, RESIZE, SHUFFLE_CHANNEL, TILE
 from .pairs import ADD, BMM, DIV, MUL, SUB
 from .pool import AVG_POOL2D, GLOBAL_AVERAGE_POOL2D, MAX_POOL
 from .recurrent import GRU, LSTM
 from .rows import LAYER_NORM, LOG_SOFTMAX, SOFTMAX
-from .select import ARG_MAX, GATHER, SLICE, SPLIT
-from .spread import EXPAND, PAD, RESIZE, SHUFFLE_CHANNEL, TILE
 
 __all__ = [
     "ADD", "ARG_MAX", "AVG_POOL2D", "BATCH_NORM2D", "BMM", "CLIP", "CONCAT", "CONV1D", "CONV2D", "CONV_TRANSPOSE2D",

@@ -10,27 +10,27 @@ from ..formats import Format
 from ..graph import ir
 from ..targets import Target
 from ._base import Op, Tie, Violation, rule_text
-from .activation import Clip, Relu, is_relu
-from .concat import Concat
 from .constant_operand import AddConstant, MulConstant
-from .conv import CONV2D, Conv1d
-from .deconv import ConvTranspose2d
 from .elementwise import Add, Mul, Sub
-from .gated import Gated
-from .hard import HardSigmoid, HardSwish
-from .layer_norm import LayerNorm
-from .leaky import LeakyRelu
-from .linear import LINEAR
-from .lut import SIGMOID, TANH
-from .matmul import Bmm
-from .norm import BatchNorm2d, parameter_values, with_parameter
-from .pool import AVERAGE, MaxPool
-from .recurrent import LSTM, Gru
-from .select import Gather, Slice
-from .shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
-from .softmax import LogSoftmax, Softmax
-from .spread import Expand, Pad, Resize, Tile
-from .table import HALF_LINES, TABLE
+from .functions.activation import Clip, Relu, is_relu
+from .functions.gated import Gated
+from .functions.hard import HardSigmoid, HardSwish
+from .functions.leaky import LeakyRelu
+from .functions.lut import SIGMOID, TANH
+from .functions.table import HALF_LINES, TABLE
+from .layers.conv import CONV2D, Conv1d
+from .layers.deconv import ConvTranspose2d
+from .layers.layer_norm import LayerNorm
+from .layers.linear import LINEAR
+from .layers.matmul import Bmm
+from .layers.norm import BatchNorm2d, parameter_values, with_parameter
+from .layers.pool import AVERAGE, MaxPool
+from .layers.recurrent import LSTM, Gru
+from .layers.softmax import LogSoftmax, Softmax
+from .moves.concat import Concat
+from .moves.select import Gather, Slice
+from .moves.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+from .moves.spread import Expand, Pad, Resize, Tile
 
 __all__ = [
     "OPS",

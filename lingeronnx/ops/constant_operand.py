@@ -24,7 +24,7 @@ from ..targets import Target
 from ..targets.limits import OperandLimits
 from ._base import Tie
 from .elementwise import Binary
-from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
+from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 
 __all__ = ["AddConstant", "MulConstant"]
 

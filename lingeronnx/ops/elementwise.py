@@ -19,9 +19,9 @@ from ..targets import Target
 from ..targets.arithmetic import Operands, Sum
 from ..targets.limits import OperandLimits
 from ._base import Op, Tie
-from .concat import copied
-from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
-from .norm import scaled_channels
+from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
+from .layers.norm import scaled_channels
+from .moves.concat import copied
 
 __all__ = ["Add", "Binary", "Mul", "Sub"]
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..graph import ir
-from .linear import LINEAR
-from .recurrent import LSTM
+from .layers.linear import LINEAR
+from .layers.recurrent import LSTM
 
 __all__ = ["known_macs", "macs"]
 

@@ -31,46 +31,46 @@ from ._pass import (
     strict,
 )
 from ._record import Record
-from .affine import fold_affine
-from .average_pool import average_pool
-from .backward import backward
-from .batch_first import batch_first
-from .batch_norm import fold_batch_norm
-from .cast_like import cast_like
-from .channels import channels
-from .clip import clip
-from .constants import fold_constants
-from .control import check_control, inline_control
-from .curves import curves, hard_swish
-from .dense_order import dense_order
-from .explicit_pads import explicit_pads
-from .float32 import float32
-from .free_batch import free_batch
-from .functions import inline_functions
-from .identity import drop_identity
-from .known_shapes import known_shapes
-from .layer_behind import batch_norm_behind, layer_behind
-from .layer_norm import layer_norm
-from .layout import layout
-from .linear import linear
-from .mask import mask
-from .merge_axes import merge_axes
-from .min_max import min_max
-from .prepare import clean, prepare
-from .raise_opset import raise_opset
-from .recurrent import recurrent, time_first
-from .refuse import refuse
-from .reshape import constant_reshape
-from .rows import rows
-from .scaled_product import scaled_product
-from .sequence_pool import sequence_pool
-from .sequences import sequences
-from .shapes import trace_shapes
-from .softmax import softmax
-from .sound import sound
-from .split import split
-from .unbind import unbind
-from .zero_states import zero_states
+from .axes.batch_first import batch_first
+from .axes.channels import channels
+from .axes.dense_order import dense_order
+from .axes.layout import layout
+from .axes.merge_axes import merge_axes
+from .axes.rows import rows
+from .axes.split import split
+from .axes.unbind import unbind
+from .curves.clip import clip
+from .curves.curves import curves, hard_swish
+from .curves.mask import mask
+from .curves.min_max import min_max
+from .curves.softmax import softmax
+from .entry.float32 import float32
+from .entry.free_batch import free_batch
+from .entry.functions import inline_functions
+from .entry.prepare import clean, prepare
+from .entry.raise_opset import raise_opset
+from .entry.refuse import refuse
+from .entry.sequences import sequences
+from .entry.sound import sound
+from .folding.cast_like import cast_like
+from .folding.constants import fold_constants
+from .folding.control import check_control, inline_control
+from .folding.identity import drop_identity
+from .folding.known_shapes import known_shapes
+from .folding.reshape import constant_reshape
+from .folding.shapes import trace_shapes
+from .folding.zero_states import zero_states
+from .layers.affine import fold_affine
+from .layers.average_pool import average_pool
+from .layers.backward import backward
+from .layers.batch_norm import fold_batch_norm
+from .layers.explicit_pads import explicit_pads
+from .layers.layer_behind import batch_norm_behind, layer_behind
+from .layers.layer_norm import layer_norm
+from .layers.linear import linear
+from .layers.recurrent import recurrent, time_first
+from .layers.scaled_product import scaled_product
+from .layers.sequence_pool import sequence_pool
 
 __all__ = [
     "ENTRY",

@@ -9,7 +9,7 @@ import lingeronnx as lo
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import VENUS
 from tests.examples import examples

@@ -10,7 +10,7 @@ import lingeronnx as lo
 from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.packing import packing

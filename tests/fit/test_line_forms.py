@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
@@ -168,7 +168,7 @@ def test_large_permutations_on_venus(perm, monkeypatch):
     entry = next(f for f in result.report.fitted if "Transpose" in f.what)
     assert "iqCat" in entry.what
     assert entry.cost == "exact"
-    monkeypatch.setattr("lingeronnx.ops.shape._parts", lambda *_: None)
+    monkeypatch.setattr("lingeronnx.ops.moves.shape._parts", lambda *_: None)
     whole = quantize(model, feed, platform="venus", effort="fast")
     assert "iqCat" not in whole.report.layers
     _, have = outputs(model, result, feed)

@@ -10,7 +10,7 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import VENUS

@@ -6,7 +6,7 @@ import pytest
 
 from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.targets.luna import VENUS
 from tests.fit.test_fit import TIGHT, tightened
 from tests.nets import Net

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA

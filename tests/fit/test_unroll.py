@@ -8,7 +8,7 @@ from lingeronnx.fit import fit
 from lingeronnx.fit.unroll import STEPS
 from lingeronnx.graph import ir
 from lingeronnx.passes import accept, normalize, straighten
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.run.runners import input_specs
 from lingeronnx.targets import PLATFORMS, by_name
 from tests.examples import first

@@ -11,7 +11,7 @@ from lingeronnx.flow.assign import tie_classes
 from lingeronnx.flow.planning import scale_assignment
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize, straighten
-from lingeronnx.passes.shapes import all_traced, trace_shapes
+from lingeronnx.passes.folding.shapes import all_traced, trace_shapes
 from tests import nets
 
 

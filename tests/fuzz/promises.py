@@ -4,7 +4,7 @@ import shlex
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.targets.luna.packer.overruns import UNSURE
+from lingeronnx.targets.luna.packer.memory.overruns import UNSURE
 from tests.packer import judge
 
 __all__ = ["ahead", "alarm", "promise", "reason"]

@@ -273,7 +273,7 @@ CALLED_BY_NAME = {
     "lingeronnx/formats/": "their home",
     "lingeronnx/targets/": "stands below the formats: a row is keyed by the names",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
-    "lingeronnx/passes/refuse.py": "QLinear begins the names of onnxruntime's own operators",
+    "lingeronnx/passes/entry/refuse.py": "QLinear begins the names of onnxruntime's own operators",
 }
 
 

@@ -11,14 +11,14 @@ from lingeronnx.analysis.compare import causes
 from lingeronnx.formats import functions
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import batch_axes
-from lingeronnx.ops.masks import masked_at_run_time
-from lingeronnx.passes.batch_first import batch_first
-from lingeronnx.passes.dense_order import dense_order
-from lingeronnx.passes.layout import layout
-from lingeronnx.passes.linear import linear
-from lingeronnx.passes.recurrent import recurrent
-from lingeronnx.passes.rows import rows
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.ops.functions.masks import masked_at_run_time
+from lingeronnx.passes.axes.batch_first import batch_first
+from lingeronnx.passes.axes.dense_order import dense_order
+from lingeronnx.passes.axes.layout import layout
+from lingeronnx.passes.axes.rows import rows
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.layers.linear import linear
+from lingeronnx.passes.layers.recurrent import recurrent
 from lingeronnx.plan import Affine
 from lingeronnx.qdq.read import read
 from tests.operator_names import collections
@@ -33,12 +33,12 @@ REASONS = {
     "lingeronnx/flow/prepare/scalar_inputs.py:_COMPARED": "which side of each is the larger one",
     "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each",
     "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
-    "lingeronnx/ops/table.py:Table.floats": "whose own rules the table would only repeat",
-    "lingeronnx/passes/control.py:_REASONS": "a sentence for each",
-    "lingeronnx/passes/curves.py:_KNOWN": "how a curve that was found is written",
-    "lingeronnx/passes/layout.py:_OTHERS": "a way to turn each",
-    "lingeronnx/passes/raise_opset.py:_REWRITES": "a way to rewrite each",
-    "lingeronnx/passes/refuse.py:_READS_TEXT": "what reads text where it is given text, of all domains",
+    "lingeronnx/ops/functions/table.py:Table.floats": "whose own rules the table would only repeat",
+    "lingeronnx/passes/folding/control.py:_REASONS": "a sentence for each",
+    "lingeronnx/passes/curves/curves.py:_KNOWN": "how a curve that was found is written",
+    "lingeronnx/passes/axes/layout.py:_OTHERS": "a way to turn each",
+    "lingeronnx/passes/entry/raise_opset.py:_REWRITES": "a way to rewrite each",
+    "lingeronnx/passes/entry/refuse.py:_READS_TEXT": "what reads text where it is given text, of all domains",
     "lingeronnx/plan/fake.py:_steps": "operators that are written one behind the other",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges",
     "lingeronnx/targets/": "integer operators of the rows, and what a vendor's tool does with them",

@@ -8,9 +8,9 @@ import pytest
 from lingeronnx.errors import LingerOnnxError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.passes import accept, normalize, straighten
-from lingeronnx.passes.identity import drop_identity
-from lingeronnx.passes.raise_opset import raise_opset
-from lingeronnx.passes.zero_states import zero_states
+from lingeronnx.passes.entry.raise_opset import raise_opset
+from lingeronnx.passes.folding.identity import drop_identity
+from lingeronnx.passes.folding.zero_states import zero_states
 from tests.onnx_files.helpers import close, images, proto, quantized, rand
 from tests.passes.helpers import feeds, fires, graph, ops, outputs, positive, stays
 

@@ -7,7 +7,7 @@ from onnx import helper, shape_inference
 from lingeronnx.analysis.check.operators_page import applies
 from lingeronnx.graph import ir
 from lingeronnx.ops import OPS, rule_text
-from lingeronnx.ops.activation import Clip
+from lingeronnx.ops.functions.activation import Clip
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.faults import Fault

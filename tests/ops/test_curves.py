@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.graph.operators import ARITHMETIC, FUNCTIONS
-from lingeronnx.ops.table import table_of
+from lingeronnx.ops.functions.table import table_of
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from tests.nets import Net

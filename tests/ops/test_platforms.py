@@ -12,7 +12,7 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
 from lingeronnx.formats import FORMATS, TRAINED_ONLY
 from lingeronnx.graph import ir
-from lingeronnx.ops.pool import mean_weights
+from lingeronnx.ops.layers.pool import mean_weights
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, by_name
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA

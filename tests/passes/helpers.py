@@ -5,7 +5,7 @@ import onnx
 import onnx.parser
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.affine import fold_affine
-from lingeronnx.passes.layer_behind import batch_norm_behind, layer_behind
-from lingeronnx.passes.linear import linear
+from lingeronnx.passes.layers.affine import fold_affine
+from lingeronnx.passes.layers.layer_behind import batch_norm_behind, layer_behind
+from lingeronnx.passes.layers.linear import linear
 from tests.passes.helpers import changes, fires, graph, positive, rand, stays
 
 TOLERANCE = 1e-5

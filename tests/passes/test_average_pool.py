@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.average_pool import average_pool
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.layers.average_pool import average_pool
 from tests.examples import examples
 from tests.passes.helpers import changes, feeds, fires, graph, outputs, stays
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.backward import backward
-from lingeronnx.passes.layout import layout
-from lingeronnx.passes.prepare import clean
-from lingeronnx.passes.recurrent import recurrent
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.axes.layout import layout
+from lingeronnx.passes.entry.prepare import clean
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.layers.backward import backward
+from lingeronnx.passes.layers.recurrent import recurrent
 from tests.passes.helpers import feeds, fires, graph, ops, rand, stays
 
 T, WIDTH, H = 5, 4, 3

@@ -5,8 +5,8 @@ import pytest
 
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import tell_batch_axes
-from lingeronnx.passes.batch_first import batch_first
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.axes.batch_first import batch_first
+from lingeronnx.passes.folding.shapes import trace_shapes
 from tests.passes.helpers import feeds, fires, graph, interface, outputs, rand, stays
 
 T, E, H, D = 5, 6, 2, 3

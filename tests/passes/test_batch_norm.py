@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.batch_norm import fold_batch_norm
-from lingeronnx.passes.linear import linear
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.layers.batch_norm import fold_batch_norm
+from lingeronnx.passes.layers.linear import linear
 from tests.passes.helpers import changes, fires, graph, positive, rand, stays
 
 TOLERANCE = 1e-5

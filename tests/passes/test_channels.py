@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.channels import channels
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.axes.channels import channels
+from lingeronnx.passes.folding.shapes import trace_shapes
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, rand, stays
 
 FOLD = "a = Reshape(c, fold) t = Transpose<perm = [1, 0, 2]>(a) "

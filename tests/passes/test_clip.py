@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx.ops.activation import bounds
-from lingeronnx.passes.clip import clip
+from lingeronnx.ops.functions.activation import bounds
+from lingeronnx.passes.curves.clip import clip
 from tests.passes.helpers import changes, fires, graph, rand, stays
 
 OPSETS = (6, 11, 13)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes import constants
-from lingeronnx.passes.constants import fold_constants
+from lingeronnx.passes.folding import constants
+from lingeronnx.passes.folding.constants import fold_constants
 from tests.passes.helpers import fires, graph, rand, stays
 
 TOLERANCE = 1e-6

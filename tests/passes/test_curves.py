@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.curves import curves, hard_swish
+from lingeronnx.passes.curves.curves import curves, hard_swish
 from tests.passes.helpers import fires, graph, stays
 
 ONE, HALF, ROOT2 = np.float32(1), np.float32(0.5), np.float32(np.sqrt(2))

@@ -6,13 +6,13 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes.control import LONGEST, check_control, inline_control
-from lingeronnx.passes.float32 import float32
-from lingeronnx.passes.prepare import prepare
-from lingeronnx.passes.raise_opset import NEWEST, NEWEST_FORMAT, TARGET, raise_opset
-from lingeronnx.passes.refuse import LARGEST, refuse
-from lingeronnx.passes.sequences import sequences
-from lingeronnx.passes.sound import sound
+from lingeronnx.passes.entry.float32 import float32
+from lingeronnx.passes.entry.prepare import prepare
+from lingeronnx.passes.entry.raise_opset import NEWEST, NEWEST_FORMAT, TARGET, raise_opset
+from lingeronnx.passes.entry.refuse import LARGEST, refuse
+from lingeronnx.passes.entry.sequences import sequences
+from lingeronnx.passes.entry.sound import sound
+from lingeronnx.passes.folding.control import LONGEST, check_control, inline_control
 from tests.passes.helpers import changes, feeds, fires, graph, ops, outputs, proto, rand, reasons, stays
 
 PLAIN = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"

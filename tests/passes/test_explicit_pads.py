@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.explicit_pads import explicit_pads
+from lingeronnx.passes.layers.explicit_pads import explicit_pads
 from tests.passes.helpers import changes, fires, graph, rand, stays
 
 TOLERANCE = 1e-5

@@ -7,7 +7,7 @@ import pytest
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import tell_batch_axes
-from lingeronnx.passes.free_batch import free_batch
+from lingeronnx.passes.entry.free_batch import free_batch
 from lingeronnx.run.runners import input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 

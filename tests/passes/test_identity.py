@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.identity import drop_identity
+from lingeronnx.passes.folding.identity import drop_identity
 from tests.passes.helpers import fires, graph, rand, stays
 
 IN = "g (float[N,3,4,5] x)"

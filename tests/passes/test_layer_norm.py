@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.layer_norm import layer_norm
+from lingeronnx.passes.layers.layer_norm import layer_norm
 from tests.passes.helpers import fires, graph, positive, rand, stays
 
 EPS, TWO = np.float32(1e-5), np.float32(2)

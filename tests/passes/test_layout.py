@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.layout import layout
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.axes.layout import layout
+from lingeronnx.passes.folding.shapes import trace_shapes
 from tests.passes.helpers import changes, feeds, fires, graph, ops, rand, reasons, stays
 
 IN = "g (float[N,3,4,5] x)"

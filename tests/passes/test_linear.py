@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.linear import linear
+from lingeronnx.passes.layers.linear import linear
 from tests.passes.helpers import changes, fires, graph, outputs, rand, stays
 
 TOLERANCE = 1e-5

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.ops.masks import FAR
-from lingeronnx.passes.mask import mask
+from lingeronnx.ops.functions.masks import FAR
+from lingeronnx.passes.curves.mask import mask
 from tests.passes.helpers import fires, graph, rand, stays
 
 NET = "g (float[N,3,4] x) => (float[N,3,4] y) {{ {nodes} }}"

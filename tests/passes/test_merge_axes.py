@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.merge_axes import merge_axes
+from lingeronnx.passes.axes.merge_axes import merge_axes
 from tests.passes.helpers import fires, graph, stays
 
 

@@ -7,7 +7,7 @@ import pytest
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
 from lingeronnx.passes import PASSES, Pass, normalize
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand, taps
 
 TEXT = """g (float[N,3,8,8] image) => (float[N,5] score) {

@@ -4,7 +4,7 @@ import onnx.parser
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.prepare import clean, prepare
+from lingeronnx.passes.entry.prepare import clean, prepare
 from tests.passes.helpers import feeds, fires, graph, interface, ops, outputs, rand
 
 

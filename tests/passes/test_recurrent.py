@@ -5,10 +5,10 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.ops.recurrent import given as given_to
-from lingeronnx.ops.recurrent import obstacle
+from lingeronnx.ops.layers.recurrent import given as given_to
+from lingeronnx.ops.layers.recurrent import obstacle
 from lingeronnx.passes import accept, normalize, straighten
-from lingeronnx.passes.recurrent import recurrent, time_first
+from lingeronnx.passes.layers.recurrent import recurrent, time_first
 from lingeronnx.run.runners import input_specs
 from tests.passes.helpers import changes, feeds, fires, outputs, proto, rand, stays
 

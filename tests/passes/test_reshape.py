@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.reshape import constant_reshape
+from lingeronnx.passes.folding.reshape import constant_reshape
 from tests.passes.helpers import changes, fires, graph, stays
 
 VIEW = """

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.linear import linear
-from lingeronnx.passes.rows import rows
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.axes.rows import rows
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.layers.linear import linear
 from tests.passes.helpers import feeds, fires, graph, outputs, rand, stays
 
 W, TARGET, BACK = {"w": rand(4, 3)}, {"flat": np.array([-1, 4])}, {"apart": np.array([-1, 5, 3])}

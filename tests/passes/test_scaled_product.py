@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.linear import linear
-from lingeronnx.passes.scaled_product import scaled_product
+from lingeronnx.passes.layers.linear import linear
+from lingeronnx.passes.layers.scaled_product import scaled_product
 from tests.passes.helpers import fires, graph, rand, stays
 
 HELD = {"w": rand(6, 6), "u": rand(6, 6, seed=1), "s": np.float32(0.25)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.passes.sequence_pool import sequence_pool
+from lingeronnx.passes.layers.sequence_pool import sequence_pool
 from tests.passes.helpers import fires, graph, stays
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from tests.passes.helpers import graph, rand
 
 

@@ -6,16 +6,16 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes.cast_like import cast_like
-from lingeronnx.passes.dense_order import dense_order
-from lingeronnx.passes.functions import inline_functions
-from lingeronnx.passes.known_shapes import known_shapes
-from lingeronnx.passes.linear import linear
-from lingeronnx.passes.min_max import min_max
-from lingeronnx.passes.prepare import clean
-from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.passes.softmax import softmax
-from lingeronnx.passes.zero_states import zero_states
+from lingeronnx.passes.axes.dense_order import dense_order
+from lingeronnx.passes.curves.min_max import min_max
+from lingeronnx.passes.curves.softmax import softmax
+from lingeronnx.passes.entry.functions import inline_functions
+from lingeronnx.passes.entry.prepare import clean
+from lingeronnx.passes.folding.cast_like import cast_like
+from lingeronnx.passes.folding.known_shapes import known_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.passes.folding.zero_states import zero_states
+from lingeronnx.passes.layers.linear import linear
 from tests.passes.helpers import changes, feeds, fires, graph, ops, outputs, proto, rand, reasons, stays
 
 

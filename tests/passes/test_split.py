@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lingeronnx.passes.split import split
+from lingeronnx.passes.axes.split import split
 from tests.passes.helpers import fires, graph, stays
 
 NET = "g (float[N,6,4] x) => (float[N,2,4] a, float[N,3,4] z) {{ {nodes} }}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.unbind import unbind
+from lingeronnx.passes.axes.unbind import unbind
 from tests.passes.helpers import fires, graph, stays
 
 QKV = """g (float[N,4,30] x) => (float[N,5,4,2] q, float[N,5,4,2] k, float[N,5,4,2] v) {{

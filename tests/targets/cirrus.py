@@ -14,7 +14,7 @@ from typing import Any
 
 from lingeronnx.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.graph import ir
-from lingeronnx.ops.conv import Geometry
+from lingeronnx.ops.layers.conv import Geometry
 from lingeronnx.targets import Limit, Target, Vendor, rows
 from lingeronnx.targets.arithmetic import (
     Arithmetic,

@@ -19,7 +19,7 @@ from ...errors import DataError
 from ...graph import ir
 from ...graph.modules import called, module
 from ...ops import is_relu
-from ...ops.activation import bounds
+from ...ops.functions.activation import bounds
 from ...run.data import Data, InputSpec, Progress
 from ...run.metrics import TopK
 from ...run.streaming import zeros

@@ -19,7 +19,7 @@ from ...formats import CLIP
 from ...graph import ir
 from ...graph.disjoint import DisjointSets
 from ...ops import Op, parameter_values
-from ...ops.activation import bounds
+from ...ops.functions.activation import bounds
 from ...plan import Affine, PerAxis, Plan
 from ...targets import Target
 from ..observe.statistics import Curve, Stats, TensorStats, Through

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...graph import ir
-from ...ops.recurrent import LSTM, given
+from ...ops.layers.recurrent import LSTM, given
 from ...run.runners import FloatRunner
 from ...targets import Target
 from ..partition import Partition

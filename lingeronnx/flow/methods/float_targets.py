@@ -23,7 +23,7 @@ import numpy as np
 
 from ...graph import ir
 from ...ops import is_relu
-from ...ops.leaky import slopes as slopes_of
+from ...ops.functions.leaky import slopes as slopes_of
 from ...plan import Affine, Plan
 from ...run.memory import release
 from ...run.runners import FloatRunner

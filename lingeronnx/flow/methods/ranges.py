@@ -25,7 +25,7 @@ import numpy as np
 from ...formats import CLIP
 from ...graph import ir
 from ...ops import parameter_values
-from ...ops.activation import bounds
+from ...ops.functions.activation import bounds
 from ...targets import Target
 from ..assign.calibrators import best_scale
 from ..assign.scales import Choice, TieClass

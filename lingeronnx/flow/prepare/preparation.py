@@ -20,7 +20,7 @@ from ...graph.digests import whole
 from ...graph.fixed_inputs import fix_inputs
 from ...graph.tail import Tail, cut
 from ...passes import Reason, Record, accept
-from ...passes.free_batch import free_batch
+from ...passes.entry.free_batch import free_batch
 from ...plan.config import QuantConfig
 from ...qdq.encodings import Encodings
 from ...qdq.read import Read, is_quantized, read

@@ -16,7 +16,7 @@ from ...errors import InternalError, ModelError
 from ...fit import Fitted, fit
 from ...graph import ir, operators
 from ...passes import VITAL, PassError, Step, Watch, left_out, normalize, straighten, strict
-from ...passes.shapes import all_traced, trace_shapes
+from ...passes.folding.shapes import all_traced, trace_shapes
 from ...plan.config import QuantConfig
 from ...run.runners import FloatRunner
 from ...targets import Target

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from ...graph import ir
-from ...ops.layer_norm import as_lines, short_line
-from ...ops.pool import is_mean
+from ...ops.layers.layer_norm import as_lines, short_line
+from ...ops.layers.pool import is_mean
 from .._target import Target
 from .faults import Fault
 

@@ -33,19 +33,19 @@ class Luna(Packs):
 
     def limits(self, operator: str) -> tuple[Limit, ...]:
         """Return the limits of what slides a window, and of fully connected layers; others have columns."""
-        from .packer.limits import of_layers
+        from .packer.limits.operators import of_layers
 
         return of_layers(operator)
 
     def applies(self, limit: Limit, target: Target) -> bool:
         """Whether the chip has such a limit."""
-        from .packer.limits import applies
+        from .packer.limits.operators import applies
 
         return applies(limit, target)
 
     def mends(self, rewrite: str) -> tuple[Limit, ...]:
         """Return the limits that a rewrite is for."""
-        from .packer.limits import MENDED
+        from .packer.limits.operators import MENDED
 
         return MENDED.get(rewrite, ())
 
@@ -72,7 +72,7 @@ class Luna(Packs):
 
     def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Choice:
         """Return the packer's arguments and what becomes of the graph under them."""
-        from .packer.arguments import choose
+        from .packer.arguments.choice import choose
         from .packer.judge import judge
 
         return choose(graph, target) if words is None else Choice(tuple(words), judge(graph, target, words))
@@ -85,6 +85,6 @@ class Luna(Packs):
 
     def command(self, words: Sequence[str], graph: str, package: str) -> str:
         """Return the packer's call for two files."""
-        from .packer.arguments import shell
+        from .packer.arguments.choice import shell
 
         return shell(words, graph, package)

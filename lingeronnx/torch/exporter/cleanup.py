@@ -19,9 +19,9 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...graph import ir
-from ...passes.constants import fold_constants
-from ...passes.identity import drop_identity
-from ...passes.zero_states import zero_states
+from ...passes.folding.constants import fold_constants
+from ...passes.folding.identity import drop_identity
+from ...passes.folding.zero_states import zero_states
 from ...run.runners import FloatIsland
 from ..checkpoint.recurrent_weights import Packed, packed
 from .constant_sizes import constant_sizes

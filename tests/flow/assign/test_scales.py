@@ -13,7 +13,7 @@ from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.flow.assign import legalize, tie_classes
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.ops.pool import is_mean
+from lingeronnx.ops.layers.pool import is_mean
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import VENUS

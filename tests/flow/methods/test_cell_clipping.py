@@ -8,7 +8,7 @@ from lingeronnx.api import quantize
 from lingeronnx.flow.methods.cell_clipping import kept_cells
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net, prepared
 

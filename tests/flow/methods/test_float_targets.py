@@ -9,7 +9,7 @@ from lingeronnx.flow.methods.float_targets import targets
 from lingeronnx.flow.methods.refine import refinable
 from lingeronnx.flow.partition import partition
 from lingeronnx.passes import normalize
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import by_name

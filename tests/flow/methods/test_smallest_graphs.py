@@ -18,7 +18,7 @@ from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
-from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.passes.folding.shapes import trace_shapes
 from lingeronnx.plan import Plan
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import by_name

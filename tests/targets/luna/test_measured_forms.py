@@ -21,7 +21,7 @@ from tests.packable import CHIPS, judged, printed
 
 #: Modules whose names in their packages are those of functions.
 LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
-LAYER_NORM = importlib.import_module("lingeronnx.ops.layer_norm")
+LAYER_NORM = importlib.import_module("lingeronnx.ops.layers.layer_norm")
 
 
 def weight(net, *shape):

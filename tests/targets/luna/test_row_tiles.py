@@ -12,12 +12,12 @@ from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.finish.row_tiles.emit import emit
 from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
-from lingeronnx.targets.luna.packer.arguments import choose, plain_options
-from lingeronnx.targets.luna.packer.bound import least_needs
-from lingeronnx.targets.luna.packer.candidates import candidates
+from lingeronnx.targets.luna.packer.arguments.candidates import candidates
+from lingeronnx.targets.luna.packer.arguments.choice import choose, plain_options
 from lingeronnx.targets.luna.packer.judge import make_ready
-from lingeronnx.targets.luna.packer.limits import TILED
-from lingeronnx.targets.luna.packer.memory import plan_memory
+from lingeronnx.targets.luna.packer.limits.operators import TILED
+from lingeronnx.targets.luna.packer.memory.needs import least_needs
+from lingeronnx.targets.luna.packer.memory.plan import plan_memory
 from tests import nets
 from tests.packable import judged
 from tests.packer import judge

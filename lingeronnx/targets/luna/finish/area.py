@@ -19,7 +19,7 @@ from ....run.part import chip_part
 from ... import Target
 from ..._target import Fitted
 from ..faults import Fault
-from ..packer.arguments import choose
+from ..packer.arguments.choice import choose
 from ..packer.names import safe_names
 from ..packing import packing
 from .linear import LARGEST_AREA, read_by_affine, rows_of

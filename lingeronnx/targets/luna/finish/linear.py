@@ -9,11 +9,11 @@ import math
 
 from ....formats import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
 from ....graph import ir
-from ....graph.loose import loose_node, loose_tensor
+from ....graph.detached_nodes import loose_node, loose_tensor
 from ... import Target
 from ..._target import Fitted
 from ..faults import Fault
-from ..packer.limits import of_layers
+from ..packer.limits.operators import of_layers
 from .nodes import POINTWISE, joined, pointwise
 
 __all__ = ["LARGEST_AREA", "means_as_convolutions", "parted_rows", "read_by_affine", "rows_joined", "rows_of"]

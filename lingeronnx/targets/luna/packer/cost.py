@@ -6,7 +6,7 @@ import math
 
 from ....formats import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
 from ...verdict import Cost, LayerCost
-from .memory import Memory
+from .memory.plan import Memory
 from .net import Net, Step
 from .options import PSRAM
 

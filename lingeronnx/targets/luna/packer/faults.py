@@ -20,12 +20,12 @@ from ....formats import (
 )  # fmt: skip
 from ...verdict import Finding
 from ..packing import packing
-from .memory import BUFFERS
+from .beliefs import unmeasured
+from .memory.findings import Plan, refused, wrong
+from .memory.place_faults import PLACED
+from .memory.plan import BUFFERS
 from .net import Step
 from .options import FLASH, SHARE
-from .placed import PLACED
-from .planned import Plan, refused, wrong
-from .unmeasured import unmeasured
 
 __all__ = ["faults", "placement_refused"]
 

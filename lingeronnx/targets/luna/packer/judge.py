@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ....graph import ir
-from ....graph.loose import loose_node, loose_tensor
+from ....graph.detached_nodes import loose_node, loose_tensor
 from ... import PLATFORMS, Target
 from ..._target import rule_text
 from ...verdict import Cost, Finding, Verdict
@@ -18,15 +18,15 @@ from ..packing import packing
 from .cost import cost_of
 from .faults import faults, placement_refused
 from .form import check_file, check_net
-from .limits import REFUSED, WRONG
-from .measured import beliefs
-from .memory import Memory, places_of, plan_memory
+from .limits.operators import REFUSED, WRONG
+from .memory.findings import Plan
+from .memory.overruns import outputs_past, overruns
+from .memory.plan import Memory, places_of, plan_memory
 from .net import Net, Step
 from .options import SHARE, Options, parse
-from .overruns import outputs_past, overruns
-from .planned import Plan
-from .prepare import prepare
-from .read import raw_steps, read
+from .places import beliefs
+from .reading.prepare import prepare
+from .reading.steps import raw_steps, read
 
 __all__ = ["Judged", "Limits", "Ready", "judge", "make_ready", "verdict"]
 

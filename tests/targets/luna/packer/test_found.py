@@ -14,16 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.graph.loose import loose_node, loose_tensor
+from lingeronnx.graph.detached_nodes import loose_node, loose_tensor
 from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer import conv_limits
-from lingeronnx.targets.luna.packer.areas import Node
-from lingeronnx.targets.luna.packer.arguments import choose
+from lingeronnx.targets.luna.packer.arguments.choice import choose
+from lingeronnx.targets.luna.packer.beliefs import UNMEASURED
 from lingeronnx.targets.luna.packer.judge import judge, make_ready
-from lingeronnx.targets.luna.packer.memory import places_of
+from lingeronnx.targets.luna.packer.limits import conv as conv_limits
+from lingeronnx.targets.luna.packer.memory.areas import Node
+from lingeronnx.targets.luna.packer.memory.overruns import PERHAPS, written_past
+from lingeronnx.targets.luna.packer.memory.plan import places_of
 from lingeronnx.targets.luna.packer.options import parse
-from lingeronnx.targets.luna.packer.overruns import PERHAPS, written_past
-from lingeronnx.targets.luna.packer.unmeasured import UNMEASURED
 from tests import nets
 
 HERE = Path(__file__).resolve()

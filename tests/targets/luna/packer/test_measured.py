@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.areas import Node
 from lingeronnx.targets.luna.packer.judge import make_ready
-from lingeronnx.targets.luna.packer.measured import RIGHT, places_read
-from lingeronnx.targets.luna.packer.memory import places_of
+from lingeronnx.targets.luna.packer.memory.areas import Node
+from lingeronnx.targets.luna.packer.memory.plan import places_of
 from lingeronnx.targets.luna.packer.options import parse
+from lingeronnx.targets.luna.packer.places import RIGHT, places_read
 from lingeronnx.targets.luna.packing import packing
 
 BESIDE = Path(__file__).resolve().parents[5] / "shared" / "golden"

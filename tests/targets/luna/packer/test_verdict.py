@@ -10,9 +10,9 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
 from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.packer.arguments import choose
+from lingeronnx.targets.luna.packer.arguments.choice import choose
 from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
-from lingeronnx.targets.luna.packer.memory import plan_memory
+from lingeronnx.targets.luna.packer.memory.plan import plan_memory
 from lingeronnx.targets.luna.packer.net import Net, Step, Tensor
 from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
 from lingeronnx.targets.luna.packing import packing

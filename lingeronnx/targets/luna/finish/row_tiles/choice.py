@@ -15,11 +15,11 @@ from .....graph.names import written
 from .....run.part import chip_part
 from .... import Target
 from ...._target import Fitted
-from ...packer.arguments import Judgement, chosen, plain_options
-from ...packer.bound import least_needs
+from ...packer.arguments.choice import Judgement, chosen, plain_options
 from ...packer.judge import Judged, Limits, Ready, make_ready, verdict
-from ...packer.limits import TILED
-from ...packer.memory import room
+from ...packer.limits.operators import TILED
+from ...packer.memory.needs import least_needs
+from ...packer.memory.plan import room
 from ...packer.names import safe_names
 from ...packer.options import PSRAM, Options
 from .emit import emit

@@ -1,0 +1,137 @@
+"""A convolution too large for the chip in parts: by outputs or groups (exact), or by input channels (a sum).
+
+Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so that the slab's limit
+asks for a sum of parts, each of which is rounded. Maps that are too large for the memory are no matter of channels:
+`row_tiles` cuts them, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...graph import ir
+from ...graph.attributes import Attribute
+from ...graph.detached_nodes import loose_node, loose_tensor
+from ...ops.layers.conv import CONV2D, Geometry
+from ...targets import Target
+from .._base import Maker, chained, chunks, conv_of, sum_cost
+
+__all__ = ["split_channels"]
+
+_MOST_PARTS = 16
+
+
+def split_channels(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Split by groups, by outputs or by inputs into as few parts as are within the limits."""
+    found = conv_of(node, target)
+    if found is None or len(found[0].kernel) != 2 or target.conv is None:
+        return None
+    g, weight = found
+    if g.group > 1:
+        return _by_groups(model, node, g, weight, target)
+    return _by_outputs(model, node, g, weight, target) or _by_inputs(model, node, g, weight, target)
+
+
+def _fits(target: Target, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
+    """Whether a part of so many channels is within all limits."""
+    space, result = [int(d or 0) for d in g.source[2:]], [int(d or 0) for d in g.result[2:]]
+    attributes = {**_attributes(g), "group": group}
+    source = loose_tensor([1, inputs, *space], computed=True)
+    weight = loose_tensor([outputs, inputs // group, *g.kernel])
+    return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), target)
+
+
+def _attributes(g: Geometry) -> dict[str, Attribute]:
+    return {
+        "kernel_shape": list(g.kernel),
+        "strides": list(g.strides),
+        "pads": list(g.pads),
+        "dilations": list(g.dilations),
+    }
+
+
+def _count(total: int, align: int, fits: Callable[[int], bool]) -> list[tuple[int, int]] | None:
+    """Return the ranges of the coarsest cut whose parts all fit."""
+    for parts in range(2, min(total, _MOST_PARTS) + 1):
+        ranges = chunks(total, parts, align)
+        if 1 < len(ranges) <= _MOST_PARTS and all(fits(end - start) for start, end in ranges):
+            return ranges
+    return None
+
+
+def _by_outputs(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
+) -> tuple[str, str] | None:
+    assert target.conv is not None
+    ranges = _count(g.outputs, target.conv.channel_align, lambda size: _fits(target, g, g.inputs, size, 1))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    source = ir.source(node)
+    parts = [
+        _part(make, source, weight[start:end], number, _bias(make, number, start, end), g, 1)
+        for number, (start, end) in enumerate(ranges)
+    ]
+    _joined(make, parts)
+    return f"{g.outputs} output channels in {len(ranges)} parts side by side", "exact"
+
+
+def _by_inputs(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
+) -> tuple[str, str] | None:
+    assert target.conv is not None
+    ranges = _count(g.inputs, target.conv.channel_align, lambda size: _fits(target, g, size, g.outputs, 1))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    parts = []
+    for number, (start, end) in enumerate(ranges):
+        source = make.crop(ir.source(node), 1, start, end, "channels")
+        parts.append(_part(make, source, weight[:, start:end], number, node.inputs[2:3] if number == 0 else (), g, 1))
+    chained(make, parts)
+    make.done()
+    return f"{g.inputs} input channels in {len(ranges)} parts that are added", sum_cost(len(ranges))
+
+
+def _by_groups(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
+) -> tuple[str, str] | None:
+    deep, each = g.inputs // g.group, g.outputs // g.group
+    ranges = _count(g.group, 1, lambda size: _fits(target, g, size * deep, size * each, size))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    parts = []
+    for number, (start, end) in enumerate(ranges):
+        source = make.crop(ir.source(node), 1, start * deep, end * deep, "channels")
+        a, b = start * each, end * each
+        parts.append(_part(make, source, weight[a:b], number, _bias(make, number, a, b), g, end - start))
+    _joined(make, parts)
+    return f"{g.group} groups in {len(ranges)} parts side by side", "exact"
+
+
+def _bias(make: Maker, number: int, start: int, end: int) -> Sequence[ir.Value | None]:
+    bias = ir.const(make.node.inputs[2]) if len(make.node.inputs) > 2 else None
+    return () if bias is None else (make.constant(np.ascontiguousarray(bias[start:end]), f"part{number}_bias"),)
+
+
+def _part(
+    make: Maker,
+    source: ir.Value,
+    weight: np.ndarray,
+    number: int,
+    bias: Sequence[ir.Value | None],
+    g: Geometry,
+    group: int,
+) -> ir.Value:
+    held = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")
+    shape = list(make.result.shape or ())
+    shape[1] = len(weight)
+    return make("Conv", [source, held, *bias], shape, f"part{number}", {**_attributes(g), "group": group})
+
+
+def _joined(make: Maker, parts: Sequence[ir.Value]) -> None:
+    make.join(parts, 1, list(make.result.shape or ()))
+    make.done()

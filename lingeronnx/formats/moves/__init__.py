@@ -1,0 +1,1 @@
+"""Formats of what only moves data."""

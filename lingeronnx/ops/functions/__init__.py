@@ -1,0 +1,1 @@
+"""Rules of functions of one number, by tables or put together."""

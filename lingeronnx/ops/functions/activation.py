@@ -1,0 +1,134 @@
+"""Relu and Clip on integers; scales pass through.
+
+Clip exists on `generic` only. No vendor executor runs it: on chips ``Clip(0, b)`` is a Relu on a tensor whose scale
+puts b exactly at the top of the integer range, so that saturation does the clipping (`improve.ranges` sees to that).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...graph import ir
+from ...targets import Target
+from .._base import Op, Tie, Violation
+
+__all__ = ["Clip", "Relu", "bounds", "is_relu"]
+
+
+def bounds(node: ir.Node) -> tuple[float, float] | None:
+    """Return (low, high) of a Clip, infinite where absent, or None when a bound is computed at run time."""
+    found = []
+    for index, (name, none) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
+        value = node.inputs[index] if len(node.inputs) > index else None
+        array = ir.const(value)
+        if value is not None and array is None:
+            return None
+        number = float(array.reshape(())) if array is not None else float(ir.attr(node, name, none))
+        found.append(none if abs(number) > 3e38 else number)
+    return found[0], found[1]
+
+
+def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
+    """Emit Clip with integer bounds."""
+    dtype = np.int8 if low.written(node).bits <= 8 else np.int16
+    given = [
+        low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
+        for key, value in zip(("low", "high"), ends, strict=True)
+    ]
+    low.emit(formats.CLIP, node, [low.integer(node, 0), *given], {})
+
+
+def _tie_to_output(node: ir.Node) -> list[Tie]:
+    """Input and output share a scale; where nobody else reads the input only the output's range matters."""
+    source, result = ir.source(node), ir.written_name(node)
+    return [Tie(str(source.name), result, result if ir.sole_consumer(source) is node else None)]
+
+
+class Relu(Op):
+    """Negative numbers become 0: ``max(0, x)``."""
+
+    format = formats.RELU
+    floats = (("", "Relu"),)
+    keeps = True
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """The output's statistics count when nobody else reads the input."""
+        return _tie_to_output(node)
+
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
+        """Return whether there is a Clip, which cuts at any integer."""
+        return target.zero_points and target.runs(formats.CLIP.name)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit Relu, or Clip from the integer that stands for 0."""
+        q = low.written(node)
+        if q.zero_point:
+            _bounded(node, low, (q.zero_point, q.high))
+            return
+        super().lower(node, low)
+
+
+class Clip(Op):
+    """``min(max(x, low), high)`` with constant bounds, quantized with the tensor's scale."""
+
+    format = formats.CLIP
+    floats = (("", "Clip"),)
+    keeps = True
+
+    def available(self, target: Target) -> bool:
+        """Everywhere: by saturation where there is no Clip."""
+        return True
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Return why the bounds are not constants, or None."""
+        return "its bounds are computed at run time" if bounds(node) is None else None
+
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+        """On platforms without Clip, ReLU6 and its kin stand in: a lower bound of 0 and a positive upper one."""
+        limits = bounds(node)
+        if target.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
+            return []
+        rule = f"{target.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
+        return [
+            Violation(
+                str(node.name),
+                ir.operator(node),
+                ir.written_name(node),
+                rule,
+                f"Clip{limits}",
+                "use Clip(0, b) or leave the node in float",
+            )
+        ]
+
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
+        """Return whether there is a Clip: saturation stands in for it around 0 only."""
+        return target.zero_points and target.runs(self.name)
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return the tie of Relu: input and output share one scale."""
+        return _tie_to_output(node)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit Clip with integer bounds, or, where the top integer is the upper bound, Relu."""
+        limits, q = bounds(node), low.written(node)
+        assert limits is not None
+        low_int, high_int = (
+            int(q.integers(np.array(end))) if math.isfinite(end) else whole
+            for end, whole in zip(limits, (q.low, q.high), strict=True)
+        )
+        if high_int == q.high and low_int == q.zero_point == 0:
+            low.emit(formats.RELU, node, [low.integer(node, 0)], {})
+            return
+        _bounded(node, low, (low_int, high_int))
+
+
+def is_relu(node: ir.Node) -> bool:
+    """Whether the float `node` is a Relu or a Clip from 0."""
+    if node.domain or node.op_type not in ("Relu", "Clip"):
+        return False
+    limits = bounds(node) if node.op_type == "Clip" else (0.0, math.inf)
+    return limits is not None and limits[0] == 0

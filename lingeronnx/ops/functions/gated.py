@@ -1,0 +1,147 @@
+"""SiLU and GELU: a table where there is one, else put together from what the chips have.
+
+    SiLU  x * sigmoid(x)
+    GELU  x * sigmoid(1.702 x)      within 0.021 of the real one, less than a count where the range is 4 and more
+
+With a right iqSigmoid: BatchNorm2dInt for the factor, iqSigmoid, iqMul. With GluInt alone: a LinearInt writes x and the
+factor times x side by side, GluInt multiplies. The gate is held at a scale that leaves sigmoid's range its room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...formats.curves import Q7
+from ...graph import ir
+from ...plan import Affine
+from ...targets import Target
+from .._base import Op, Tie
+from .lut import SIGMOID, gated_axis
+from .table import TABLE
+
+__all__ = ["Gated"]
+
+#: Sigmoid is within half a count of Q7 of its end from here on.
+_ROOM = 5.0
+_WEIGHT = Affine(2.0**6)
+
+
+def _factor(node: ir.Node) -> float:
+    """Return what x is multiplied by in the gate."""
+    kind = ir.kind(node)
+    return 1.702 if kind == "Gelu" else float(ir.attr(node, "alpha", 1.0)) if kind == "Swish" else 1.0
+
+
+class Gated(Op):
+    """A number times the sigmoid of a multiple of itself."""
+
+    format = formats.MUL
+    title = "SiLU, GELU (composed)"
+    floats = (("", "Gelu"), ("", "Swish"), (ir.DOMAIN, "Gelu"), (ir.DOMAIN, "Silu"))
+    factor = "fixed"
+    constraints = (gated_axis,)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """All sizes known; the factor fits a weight."""
+        shape = ir.shape(node.inputs[0])
+        if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
+            return "its shape is not known before the run"
+        return None if 0 < _factor(node) < 1.98 else "its factor is not between 0 and 1.98"
+
+    def available(self, target: Target) -> bool:
+        """Whether the platform has a sigmoid."""
+        return SIGMOID.available(target)
+
+    def zero_points(self, node: ir.Node, target: Target) -> bool:
+        """Return whether it becomes a table."""
+        return target.runs(TABLE.name) and TABLE.zero_points(node, target)
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return none: input and output have scales of their own."""
+        return []
+
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The table's, where it becomes one."""
+        return TABLE.curve(model, node, target) if target.runs(TABLE.name) else None
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The product with the gate is shifted right."""
+        return exponent(ir.read_name(node)) + 7
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit what the platform has for it."""
+        if low.target.runs(TABLE.name):
+            TABLE.lower(node, low)
+        elif SIGMOID.tabled(low.target):
+            self._product(node, low)
+        else:
+            self._glu(node, low)
+
+    def _product(self, node: ir.Node, low: Lowering) -> None:
+        """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
+        x, o, factor = low.read(node, 0), low.written(node), _factor(node)
+        shape, value = [int(d or 1) for d in ir.known_shape(node.outputs[0])], low.integer(node, 0)
+        inner, q = value, x
+        if factor != 1.0:
+            q = _with_room(x, factor)
+            inner = _multiplied(node, low, value, shape, x, q, factor)
+        gate = SIGMOID.insert(node, low, inner, q, shape)
+        low.emit(formats.MUL, node, [value, gate], formats.MUL.scales(x, Q7, o))
+
+    def _glu(self, node: ir.Node, low: Lowering) -> None:
+        """Emit LinearInt and GluInt."""
+        x, o, factor = low.read(node, 0), low.written(node), _factor(node)
+        shape = list(ir.known_shape(node.outputs[0]))
+        count, q = int(shape[-1] or 1), _with_room(x, factor)
+        eye = np.eye(count)
+        weight = _WEIGHT.integers(np.concatenate([eye, eye * factor]))
+        base = f"{ir.written_name(node)}_pair"
+        given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
+        shape[-1] = 2 * count
+        pair = low.insert(
+            formats.LINEAR, node, "pair", [low.integer(node, 0), *given], formats.LINEAR.scales(x, _WEIGHT, q), shape, q
+        )
+        axis = len(shape) - 1  # counted from -1, too little is planned
+        low.emit(formats.GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
+
+
+def _with_room(x: Affine, factor: float) -> Affine:
+    """Return how `factor` times a tensor held as `x` is held, so that sigmoid's range fits."""
+    wanted = min(_ROOM, factor * (x.high + 1) / x.scale)
+    return Affine(min(x.scale, 2.0 ** math.floor(math.log2((x.high + 1) / wanted))))
+
+
+def _multiplied(
+    node: ir.Node, low: Lowering, value: ir.Value, shape: list[int], x: Affine, o: Affine, factor: float
+) -> ir.Value:
+    """Emit `value` times `factor` as a BatchNorm2dInt on four axes and return it."""
+    base, image = ir.written_name(node), [*shape, 1, 1][:4]
+    if len(shape) > 4:
+        image = [*shape[:3], math.prod(shape[3:])]
+    if image != shape:
+        target = low.array(f"{base}_image_shape", _target(image, low))
+        value = low.insert(formats.RESHAPE, node, "image", [value, target], {}, image, x)
+    held = _WEIGHT.integers(np.full(image[1], factor))
+    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
+    attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT, o)
+    value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *given], attrs, image, o)
+    if image != shape:
+        value = low.insert(
+            formats.RESHAPE,
+            node,
+            "inner_back",
+            [value, low.array(f"{base}_inner_shape", _target(shape, low))],
+            {},
+            shape,
+            o,
+        )
+    return value
+
+
+def _target(shape: list[int], low: Lowering) -> np.ndarray:
+    return np.array([1 if low.target.single_sample else -1, *shape[1:]], np.int64)

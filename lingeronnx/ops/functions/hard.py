@@ -1,0 +1,101 @@
+"""HardSigmoid and HardSwish where there is no table, put together from operators that every chip runs right.
+
+    HardSigmoid  min(max(alpha x + beta, 0), 1)     BatchNorm2dInt and Relu; 8 bits saturate at the upper end
+    HardSwish    x * HardSigmoid(x)                 then iqMul
+
+The gate has 7 fractional bits, as a sigmoid's has, so its upper end is 127/128.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ... import formats
+from ...emit import Lowering
+from ...formats.curves import Q7
+from ...graph import ir
+from ...plan import Affine
+from ...targets import Target
+from .._base import Op, Tie
+from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
+from .table import TABLE
+
+__all__ = ["HardSigmoid", "HardSwish"]
+
+
+def _line(node: ir.Node) -> tuple[float, float]:
+    """Return (alpha, beta) of the gate."""
+    if ir.kind(node) == "HardSwish":
+        return 1 / 6, 0.5
+    return float(ir.attr(node, "alpha", 0.2)), float(ir.attr(node, "beta", 0.5))
+
+
+class HardSigmoid(Op):
+    """A line between 0 and 1."""
+
+    format: formats.Format = formats.RELU
+    title = "HardSigmoid (composed)"
+    floats: tuple[tuple[str, str], ...] = (("", "HardSigmoid"),)
+    factor = "fixed"
+    bound: float | None = 1.0
+
+    def available(self, target: Target) -> bool:
+        """Its parts must be there, and no table, which rounds once."""
+        parts = (formats.RELU, formats.MUL, formats.BATCH_NORM2D)
+        return all(target.runs(form.name) for form in parts) and not target.runs(TABLE.name)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """All sizes known; a rising line through the gate whose slope fits a weight."""
+        if image_shape(node) is None:
+            return "its shape is not known before the run"
+        alpha, beta = _line(node)
+        return None if 0 < alpha < 64 and 0 <= beta <= 1 else "its line does not rise from 0 to 1 around 0"
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return none: input and output have scales of their own."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The gate's scale is 2^7."""
+        return 7
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit the gate, and a Requant where it is wanted at another scale."""
+        o, line = low.written(node), self._line_of(node, low)
+        if o == Q7:
+            emit_from_image(low, node, formats.RELU, [line], {})
+            return
+        gate = low.insert(formats.RELU, node, "gate", [line], {}, image_shape(node) or (), Q7)
+        emit_from_image(low, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
+
+    def _line_of(self, node: ir.Node, low: Lowering) -> ir.Value:
+        """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
+        (alpha, beta), x = _line(node), low.read(node, 0)
+        value = as_image(low, node, low.integer(node, 0), x)
+        w = Affine(2.0 ** min(math.floor(math.log2(127 / alpha)), low.target.exponents[1]))
+        if x.scale * w.scale < Q7.scale:  # no shift to the left: what is cut off lies where the gate is flat
+            near = Affine(2.0 ** math.floor(math.log2(127 * alpha / max(beta, 1 - beta))))
+            attrs = formats.REQUANT.scales(x, near)
+            value, x = low.insert(formats.REQUANT, node, "near", [value], attrs, image_shape(node) or (), near), near
+        return scaled_channels(low, node, "line", value, x, Q7, w, alpha, beta)
+
+
+class HardSwish(HardSigmoid):
+    """A number times a line between 0 and 1."""
+
+    format = formats.MUL
+    title = "HardSwish (composed)"
+    floats = (("", "HardSwish"), (ir.DOMAIN, "HardSwish"))
+    bound = None
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The product with the gate is shifted right."""
+        return exponent(ir.read_name(node)) + 7
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit the gate and iqMul."""
+        x, o, shape = low.read(node, 0), low.written(node), image_shape(node) or ()
+        gate = low.insert(formats.RELU, node, "gate", [self._line_of(node, low)], {}, shape, Q7)
+        value = as_image(low, node, low.integer(node, 0), x)
+        emit_from_image(low, node, formats.MUL, [value, gate], formats.MUL.scales(x, Q7, o))

@@ -1,0 +1,80 @@
+"""LeakyRelu and PRelu, put together from operators that every platform runs right; with one slope only where there
+is no table.
+
+    y = relu(x) + (-s) * relu(-x)        s: the slope, one or one per channel
+
+Exact for x >= 0; for x < 0 one rounding. What is no image is reshaped to one and back, for the scaling per channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...graph import ir
+from ...plan import Affine
+from ...targets import Target
+from .._base import Op, Tie
+from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
+
+__all__ = ["LeakyRelu", "slopes"]
+
+
+def slopes(node: ir.Node) -> np.ndarray | None:
+    """Return the slope, float64 [1] or [channels]; None when it is computed or differs within a channel."""
+    if node.op_type == "LeakyRelu":
+        return np.array([ir.attr(node, "alpha", 0.01)], np.float64)
+    array, shape = ir.const(node.inputs[1]), ir.shape(node.inputs[0]) or ()
+    if array is None or array.ndim > len(shape):
+        return None
+    full = (1,) * (len(shape) - array.ndim) + array.shape
+    return array.reshape(-1).astype(np.float64) if full == (1, array.size, *(1,) * (len(shape) - 2)) else None
+
+
+class LeakyRelu(Op):
+    """A sum of two half-lines; it has no integer operator of its own."""
+
+    format = formats.ADD
+    title = "LeakyRelu (composed)"
+    floats = (("", "LeakyRelu"), ("", "PRelu"))
+
+    def available(self, target: Target) -> bool:
+        """Its parts must be there."""
+        return all(target.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Return why it has no channels with constant slopes, or None."""
+        if image_shape(node) is None:
+            return "its shape is not known before the run"
+        return None if slopes(node) is not None else "its slope is computed at run time or differs within a channel"
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return none: input and output have scales of their own."""
+        return []
+
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Two half-lines; of several slopes that of the mean square."""
+        steep = slopes(node)
+        assert steep is not None
+        slope = float(np.sqrt(np.mean(np.square(steep))))
+        return lambda x: np.where(x >= 0, x, slope * x)
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The sum's: q_o <= q_x."""
+        return exponent(ir.read_name(node))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd; on an image, if need be reshaped."""
+        steep, x, o = slopes(node), low.read(node, 0), low.written(node)
+        assert steep is not None
+        value, shape = as_image(low, node, low.integer(node, 0), x), image_shape(node) or ()
+        upper = low.insert(formats.RELU, node, "upper", [value], {}, shape, x)
+        mirrored = scaled_channels(low, node, "mirrored", value, x, x, Affine(1.0), -1.0)
+        lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
+        top = float(np.abs(steep).max(initial=0)) or 1.0
+        w = Affine(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.target.exponents[1]), x.bits)
+        scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -steep)
+        emit_from_image(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

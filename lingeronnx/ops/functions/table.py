@@ -1,0 +1,126 @@
+"""Functions of one number as tables: iqTable, one entry per input integer.
+
+    entry[x] = sat(floor(f((x - zero_point_x) / scale_x) * scale_o + 1/2) + zero_point_o)
+
+f in float64; what is not a number counts as 0, infinities saturate.
+
+f is a standard operator, one of arithmetic with a constant of one value, or a composition that `passes.curves` put into
+a model-local function (GELU as exporters write it, for instance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...errors import InternalError
+from ...graph import ir, operators
+from ...targets import Target
+from .._base import Op, Tie
+
+__all__ = ["HALF_LINES", "TABLE", "Table", "evaluate", "table_of"]
+
+
+def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
+    """Return what the standard operator `node` computes from float64 `values`."""
+    if node.op_type in operators.ARITHMETIC:
+        return operators.ARITHMETIC[node.op_type](*values)
+    if node.op_type == "PRelu":
+        x, slope = values
+        return np.where(x < 0, slope * x, x)
+    if node.op_type == "Clip" and len(values) == 3:
+        return np.clip(*values)
+    if node.op_type not in operators.FUNCTIONS:
+        raise InternalError(f"{node.op_type} is not a function of one number")
+    return operators.FUNCTIONS[node.op_type](values[0], lambda name, default: ir.attr(node, name, default))
+
+
+def _composed(body: ir.Function, x: np.ndarray) -> np.ndarray:
+    """Return the value of a model-local function whose nodes are constants and operators of this file."""
+    known = {id(body.inputs[0]): x}
+    for node in body:
+        if node.op_type == "Constant":
+            known[id(node.outputs[0])] = np.asarray(ir.attr(node, "value"), np.float64)
+        else:
+            known[id(node.outputs[0])] = evaluate(node, *(known[id(value)] for value in node.inputs))
+    return known[id(body.outputs[0])]
+
+
+def table_of(model: ir.Graph, node: ir.Node, x: np.ndarray) -> np.ndarray:
+    """Return what the float `node` of `model` computes from the real numbers `x`, in float64."""
+    x = np.asarray(x, np.float64)
+    with np.errstate(all="ignore"):
+        if node.domain == ir.DOMAIN:
+            return _composed(model.functions[node.domain, node.op_type, ""], x)
+        values = [ir.const(value) for value in node.inputs]
+        return evaluate(node, *(x if array is None else array.astype(np.float64).reshape(()) for array in values))
+
+
+class Table(Op):
+    """Any function of one number."""
+
+    format = formats.TABLE
+    floats: tuple[tuple[str, str], ...] = (
+        *(("", kind) for kind in operators.FUNCTIONS if kind not in ("Relu", "Sigmoid", "Tanh")),
+        *(("", kind) for kind in operators.ARITHMETIC if kind not in ("Max", "Min")),
+        ("", "PRelu"),
+        *((ir.DOMAIN, kind) for kind in ("Gelu", "HardSwish", "Mish", "Silu", "Curve")),
+    )
+    factor = "fixed"
+
+    def data(self, node: ir.Node) -> list[int]:
+        """The one that is not a constant."""
+        return [next((i for i, value in enumerate(node.inputs) if ir.const(value) is None), 0)]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """A constant operand has one value."""
+        if len(node.inputs) < 2:
+            return None
+        arrays = [ir.const(value) for value in node.inputs]
+        if sum(array is None for array in arrays) != 1:
+            return f"{node.op_type} of two computed tensors has no integer form"
+        rank = len(ir.shape(node.inputs[self.data(node)[0]]) or ())
+        fits = all(array is None or (array.size == 1 and array.ndim <= rank) for array in arrays)
+        return None if fits else f"{node.op_type} with a constant of several values has no integer form"
+
+    def absence(self, node: ir.Node, target: Target) -> str:
+        """Return the reason: the platform has no table for this function, whose straight lines layers take up."""
+        reason = f"{target.name} has no operator for {ir.operator(node)}"
+        straight = node.op_type in operators.STRAIGHT and (node.op_type != "Div" or ir.const(node.inputs[0]) is None)
+        return f"{reason} with a constant; between layers a BatchNormalization does it" if straight else reason
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return none: input and output have scales of their own."""
+        return []
+
+    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
+        """What the table holds."""
+        return lambda x: np.nan_to_num(table_of(model, node, x))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with the table worked out."""
+        from simulator.kernels import grid
+
+        index = self.data(node)[0]
+        x, o = low.read(node, index), low.written(node)
+        scale = float(np.float32(o.scale))
+        places = grid(8 if x.bits <= 8 else 16) - x.zero_point
+        real = table_of(low.model, node, places / float(np.float32(x.scale)))
+        counts = np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5)
+        held = np.clip(counts + o.zero_point, o.low, o.high)
+        table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
+        attrs = {"function": ir.kind(node), **formats.TABLE.scales(x, o)}
+        low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)
+
+
+class HalfLines(Table):
+    """LeakyRelu, and PRelu with one slope: a positive factor passes through."""
+
+    floats = (("", "LeakyRelu"), ("", "PRelu"))
+    factor = "passes"
+
+
+TABLE, HALF_LINES = Table(), HalfLines()

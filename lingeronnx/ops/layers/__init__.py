@@ -1,0 +1,1 @@
+"""Rules of layers, pools, norms and products: what sums."""

@@ -1,0 +1,169 @@
+"""Convolutions: Conv2dInt and Conv1dInt.
+
+``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at scale_x*scale_w, one rounding.
+Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu stays a node of its own (packer and simulator fuse).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ... import formats
+from ...emit import Lowering
+from ...formats.layers import WeightFormat, sum_scale
+from ...graph import ir
+from ...graph.attributes import Attribute
+from ...targets import Target
+from .._base import Op, Tie, Violation
+
+__all__ = ["Conv1d", "Conv2d", "Geometry", "known"]
+
+
+class Geometry:
+    """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
+
+    def __init__(self, node: ir.Node) -> None:
+        weight = ir.known_shape(node.inputs[1])
+        self.weight = tuple(int(d or 0) for d in weight)
+        self.kernel = tuple(ir.attr(node, "kernel_shape") or self.weight[2:])
+        rank = len(self.kernel)
+        self.strides = tuple(ir.attr(node, "strides") or ir.attr(node, "stride") or [1] * rank)
+        self.pads = tuple(ir.attr(node, "pads") or [0] * 2 * rank)
+        self.dilations = tuple(ir.attr(node, "dilations") or [1] * rank)
+        self.group = int(ir.attr(node, "group") or 1)
+        self.outputs = self.weight[0]
+        self.inputs = self.weight[1] * self.group
+        self.source = ir.shape(node.inputs[0]) or ()
+        self.result = ir.shape(node.outputs[0]) or ()
+
+    @classmethod
+    def image(cls, node: ir.Node) -> Geometry:
+        """Return the sizes as those of a two-dimensional convolution; a line is an image of height 1."""
+        g = cls(node)
+        if len(g.kernel) == 1:
+            g.weight, g.kernel = (*g.weight[:2], 1, *g.weight[2:]), (1, *g.kernel)
+            g.strides, g.dilations, g.pads = (1, *g.strides), (1, *g.dilations), (0, g.pads[0], 0, g.pads[1])
+            g.source, g.result = ((*s[:2], 1, *s[2:]) for s in (g.source, g.result))
+        return g
+
+    @property
+    def depthwise(self) -> bool:
+        """One filter (or several) per input channel."""
+        return self.group > 1 and self.group == self.inputs
+
+
+def known(g: Geometry) -> bool:
+    """Whether all sizes but the batch are known and fit the kernel's rank."""
+    return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
+
+
+class WeightLayer(Op):
+    """What convolution and linear share: weight at input 1, bias at input 2."""
+
+    format: WeightFormat
+    factor = "absorbed"
+
+    def parameters(self, node: ir.Node) -> list[int]:
+        """Return the weight, input 1."""
+        return [1]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Return why weight or bias is not a constant, or None."""
+        if ir.const(node.inputs[1]) is None:
+            return "its weight is computed at run time"
+        if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const(node.inputs[2]) is None:
+            return "its bias is computed at run time"
+        return None
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """None: the output has a scale of its own."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The shift to the output is to the right: q_o <= q_x + q_w."""
+        return exponent(ir.read_name(node)) + exponent(ir.read_name(node, 1))
+
+    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Attribute]:
+        """Return the attributes every weight layer has."""
+        return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit the integer node with quantized weight and bias."""
+        attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, low)}
+        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, sum_scale(attrs))]
+        low.emit(self.format, node, inputs, attrs)
+
+    def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
+        """Return the attributes of the operator's own."""
+        return {}
+
+
+class Conv2d(WeightLayer):
+    """Two-dimensional convolution, grouped and depthwise included."""
+
+    format: WeightFormat = formats.CONV2D
+    floats = (("", "Conv"),)
+    rank = 2
+
+    def reject(self, node: ir.Node) -> str | None:
+        """The kernel must have this operator's rank; padding must be explicit."""
+        reason = super().reject(node)
+        if reason is None and len(ir.shape(node.inputs[1]) or ()) != self.rank + 2:
+            reason = f"its kernel is not {self.rank}-dimensional"
+        if reason is None and ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
+            reason = "its padding depends on an input size that is not known"
+        return reason
+
+    def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
+        """Kernel, strides, pads, dilations and group, all spelt out."""
+        return self.geometry_attributes(Geometry(node))
+
+    @staticmethod
+    def geometry_attributes(g: Geometry) -> dict[str, Attribute]:
+        """Return the attributes that tell the sizes `g`."""
+        return {
+            "kernel_shape": list(g.kernel),
+            "strides": list(g.strides),
+            "pads": list(g.pads),
+            "dilations": list(g.dilations),
+            "group": g.group,
+        }
+
+    def macs(self, node: ir.Node) -> int:
+        """Outputs times the kernel's size."""
+        g = Geometry(node)
+        return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
+
+
+class Conv1d(Conv2d):
+    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
+
+    format = formats.CONV1D
+    rank = 1
+
+    def available(self, target: Target) -> bool:
+        """Whether the platform runs one of the two forms."""
+        return target.runs(self.name) or target.runs(CONV2D.name)
+
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+        """Return what stands against the form that comes nearest; none where one of the two fits."""
+        image = CONV2D.violations(node, target)
+        return image if not (image and target.runs(self.name)) else super().violations(node, target)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
+        if low.target.runs(self.name) and not super().violations(node, low.target):
+            super().lower(node, low)
+            return
+        g, q = Geometry.image(node), low.read(node, 0)
+        attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low)}
+        line = low.integer(node, 0)
+        x = low.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)
+        weight = low.weight(node, 1, lambda w: w[:, :, None])
+        bias = low.bias(node, 2, sum_scale(attrs))
+        y = low.insert(formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
+        low.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
+
+
+CONV2D = Conv2d()

@@ -1,0 +1,160 @@
+"""Layer normalisation over the last axis or axes: LayerNormInt.
+
+``y = sat(rescale(n * gamma + beta))``, n the normalised row with 10 fractional bits; gamma int8 (int16 on some chips),
+beta int32 at 2^10 * scale_w. The result does not depend on the input's scale but for epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...formats.rows import EPSILON, FRACTION
+from ...graph import ir
+from ...graph.attributes import Attribute
+from ...plan import Affine
+from ...targets import Target
+from ...targets.arithmetic import Norm
+from .._base import Op, Tie
+
+__all__ = ["LayerNorm", "as_lines", "short_line"]
+
+
+def norm_row(node: ir.Node, target: Target) -> object:
+    """a normalised row has at most {target.norm.max_length} elements, more overflow 32 bits | normalise shorter
+    rows.
+    """
+    count = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
+    return f"{count} elements" if target.norm is not None and count > target.norm.max_length else None
+
+
+def epsilon_fixed(node: ir.Node, target: Target) -> object:
+    """epsilon is {target.norm.epsilon} or less (less shows only in rows that deviate by less than 0.01) | export the
+    model with that eps.
+    """
+    epsilon = ir.attr(node, "epsilon", EPSILON)
+    return f"{epsilon:g}" if target.norm is not None and epsilon > 2 * target.norm.epsilon else None
+
+
+def norm_axes(node: ir.Node, target: Target) -> object:
+    """a normalised row is the last axis or the last two | flatten the axes before."""
+    count = len(ir.shape(node.inputs[1]) or ())
+    return f"{count} axes" if target.norm is not None and count > target.norm.max_axes else None
+
+
+class LayerNorm(Op):
+    """Layer normalisation with factor and summand."""
+
+    format = formats.LAYER_NORM
+    floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
+    factor = "fixed"
+    constraints = (norm_row, epsilon_fixed, norm_axes)
+
+    def parameters(self, node: ir.Node) -> list[int]:
+        """Return the factor, input 1."""
+        return [1]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Constant factor and summand, one per element of a row within a sample."""
+        gamma = ir.const(node.inputs[1])
+        beta = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+        shape = ir.shape(node.inputs[0])
+        if gamma is None or (beta is None and len(node.inputs) > 2 and node.inputs[2] is not None):
+            return "its factor or summand is computed at run time"
+        if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[1:]):
+            return "its mean or deviation is used as well"
+        if not shape or any(d is None for d in shape[1:]):
+            return "its shape is not known before the run"
+        axis = ir.attr(node, "axis", -1) % len(shape)
+        if axis == 0:
+            return "it mixes samples"
+        fits = all(v is None or v.shape == shape[axis:] for v in (gamma, beta))
+        return None if fits else "its factor does not have one value per element"
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """None: the output has a scale of its own."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The shift to the output is to the right: q_o <= 10 + q_w."""
+        return FRACTION + exponent(ir.read_name(node, 1))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""
+        x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
+        attrs = formats.LAYER_NORM.scales(x, w, o)
+        if low.target.norm is None:
+            attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
+        gamma = ir.constant(node.inputs[1])
+        copies = _copies(gamma.size, low.target)
+
+        def view(array: np.ndarray) -> np.ndarray:
+            return array if copies == 1 else np.tile(array.reshape(-1), copies)
+
+        weight = low.weight(node, 1, view)
+        how = low.target.computes(self.name, Norm)
+        if how is not None and how.factor_bits == 16:
+            weight = low.widened(weight)
+        bias = low.bias(node, 2, 2.0**FRACTION * w.scale, view) or [
+            low.integers(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
+        ]
+        if as_lines(node, low.target):
+            self._lower_lines(node, low, [weight, *bias], attrs, gamma.size)
+        else:
+            low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
+
+    def _lower_lines(
+        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Attribute], size: int
+    ) -> None:
+        """Emit on [1, rows, size], short lines several times side by side: those have the same mean and variance.
+
+        A linear layer repeats them exactly, and its area is large enough for what LayerNormInt writes.
+        """
+        x, o, base = low.read(node, 0), low.written(node), ir.written_name(node)
+        shape = [1, *(int(d or 1) for d in ir.known_shape(node.inputs[0])[1:])]
+        line, copies = [1, math.prod(shape) // size, size], _copies(size, low.target)
+        wide, value = [*line[:2], copies * size], low.integer(node, 0)
+
+        def reshaped(what: str, target: list[int]) -> ir.Value:
+            return low.array(f"{base}_{what}_shape", np.array(target, np.int64))
+
+        if shape != line:
+            value = low.insert(formats.RESHAPE, node, "lines", [value, reshaped("lines", line)], {}, line, x)
+        if copies > 1:
+            one = Affine(64.0)
+            held = [
+                low.array(f"{base}_repeated_weight", np.tile(np.eye(size) * one.scale, (copies, 1)).astype(np.int8)),
+                low.array(f"{base}_repeated_bias", np.zeros(copies * size, np.int32)),
+            ]
+            scales = formats.LINEAR.scales(x, one, x)
+            value = low.insert(formats.LINEAR, node, "repeated", [value, *held], scales, wide, x)
+        value = low.insert(formats.LAYER_NORM, node, "norm", [value, *constants], attrs, wide, o)
+        if copies > 1:
+            bounds = (("start", 0), ("end", size), ("axis", 2), ("step", 1))
+            cut = [value, *(low.array(f"{base}_{key}", np.array([v], np.int64)) for key, v in bounds)]
+            if shape == line:
+                low.emit(formats.SLICE, node, cut, {})
+                return
+            value = low.insert(formats.SLICE, node, "once", cut, {}, line, o)
+        low.emit(formats.RESHAPE, node, [value, reshaped("norm", shape)], {})
+
+
+def _copies(size: int, target: Target) -> int:
+    """Return how often a line of `size` elements is written side by side."""
+    return 1 if target.norm is None else -(-target.norm.min_length // size)
+
+
+def short_line(node: ir.Node, target: Target) -> bool:
+    """Whether `target` would mix up the lines that `node` normalizes."""
+    gamma = ir.shape(node.inputs[1])
+    return gamma is not None and _copies(math.prod(int(d or 1) for d in gamma), target) > 1
+
+
+def as_lines(node: ir.Node, target: Target) -> bool:
+    """Whether `node` is computed on [1, rows, elements]: of other ranks `target` counts the rows wrong."""
+    rank = len(ir.shape(node.inputs[0]) or ())
+    return short_line(node, target) or (target.norm is not None and target.norm.lines and rank != 3)

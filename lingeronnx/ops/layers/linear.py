@@ -1,0 +1,60 @@
+"""Fully connected layer: LinearInt, ``y = sat(rescale(x W^T + b))`` over the last axis, weight [O, I]."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...formats.layers import sum_scale
+from ...graph import ir
+from ...targets import Target
+from .._base import Violation
+from .conv import WeightLayer
+
+__all__ = ["LINEAR", "Linear"]
+
+
+class Linear(WeightLayer):
+    """Linear layer with constant weight."""
+
+    format = formats.LINEAR
+    floats = ((ir.DOMAIN, "Linear"),)
+    wide = True
+
+    def violations(self, node: ir.Node, target: Target) -> list[Violation]:
+        """Those of the integer operator; a float one may have any rank."""
+        return [] if node.domain == ir.DOMAIN else super().violations(node, target)
+
+    def macs(self, node: ir.Node) -> int:
+        """Return the rows times the size of the weight."""
+        result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()
+        return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
+
+        Chips read two or three axes: of more, all before the last become one.
+        """
+        bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+        o = None if low.leaves_in_float(node) else low.written(node)
+        attrs = formats.LINEAR.scales(low.read(node, 0), low.read(node, 1), o)
+        inputs = [low.integer(node, 0), low.weight(node, 1)]
+        if bias is not None and np.any(bias):
+            inputs += low.bias(node, 2, sum_scale(attrs))
+        full = [int(d or 1) for d in ir.known_shape(node.outputs[0])]
+        if low.target.linear is None or len(full) <= low.target.linear.rank:
+            low.emit(formats.LINEAR, node, inputs, attrs)
+            return
+        rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)
+        sizes = [*rows, int(ir.known_shape(node.inputs[0])[-1] or 1)]
+        target = low.array(f"{base}_flat_shape", np.array(sizes, np.int64))
+        inputs[0] = low.insert(formats.RESHAPE, node, "flat", [inputs[0], target], {}, sizes, low.read(node, 0))
+        value = low.insert(formats.LINEAR, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))
+        back = low.array(f"{base}_shape", np.array([1, *full[1:]], np.int64))
+        low.emit(formats.RESHAPE, node, [value, back], {})
+
+
+LINEAR = Linear()

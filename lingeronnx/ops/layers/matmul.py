@@ -1,0 +1,72 @@
+"""Product of two activations: BmmInt, ``y = sat(rescale(x @ y))`` over the last two axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import formats
+from ...emit import Lowering
+from ...graph import ir
+from ...targets import Target
+from ...targets.limits import MatrixLimits
+from ..elementwise import Binary
+
+__all__ = ["Bmm"]
+
+
+def matrix_rank(node: ir.Node, target: Target) -> object:
+    """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
+    limits, shapes = target.limits(formats.BMM.name, MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
+    ranks = [len(shape) for shape in shapes]
+    heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
+    return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
+
+
+class Bmm(Binary):
+    """Matrix product, sample by sample."""
+
+    format = formats.BMM
+    floats = (("", "MatMul"),)
+    constraints = (matrix_rank,)
+    factor = "fixed"
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Two activations of the same rank, whose first axis is the batch."""
+        shapes = [ir.shape(value) for value in node.inputs[:2]]
+        if any(s is None or len(s) < 3 for s in shapes) or len(set(map(len, shapes))) > 1:  # type: ignore[arg-type]
+            return "its factors do not both have a batch axis"
+        return super().reject(node)
+
+    def macs(self, node: ir.Node) -> int:
+        """Outputs times the length of the rows."""
+        result, left = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[0]) or (1,)
+        return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The product is shifted right: q_o <= q_x + q_y."""
+        return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
+        shapes = [ir.known_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
+        if low.target.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
+            super().lower(node, low)
+            return
+        base, factors = ir.written_name(node), []
+        for index, what in ((0, "left"), (1, "right")):
+            sizes = [int(d or 1) for d in shapes[index][1:]]
+            target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
+            factors.append(
+                low.insert(
+                    formats.RESHAPE, node, what, [low.integer(node, index), target], {}, sizes, low.read(node, index)
+                )
+            )
+        full = [1, *(int(d or 1) for d in shapes[2][1:])]
+        value = low.insert(
+            formats.BMM, node, "heads", factors, self.lowered_attributes(node, low), full[1:], low.written(node)
+        )
+        back = low.array(f"{base}_shape", np.array(full, np.int64))
+        low.emit(formats.RESHAPE, node, [value, back], {})

@@ -1,0 +1,79 @@
+"""Softmax and log-softmax over rows: SoftmaxInt, LogSoftmaxInt.
+
+The input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is rounded once to the
+output's scale. A float Softmax along another axis than the last is put between two transposes. To the executor a row
+has all axes from `axis` on, to the training side that axis alone.
+"""
+
+from __future__ import annotations
+
+from ... import formats
+from ...emit import Lowering
+from ...graph import ir
+from ...targets import Target
+from .._base import Op, Tie
+from ..functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
+
+__all__ = ["LogSoftmax", "Softmax"]
+
+
+def row_length(node: ir.Node, target: Target) -> object:
+    """rows have at most {target.softmax.max_length} elements | split the row."""
+    shape, limits = ir.shape(node.inputs[0]) or (1,), target.softmax
+    axis = ir.attr(node, "axis", -1) % len(shape)
+    return f"{shape[axis]} elements" if limits is not None and (shape[axis] or 0) > limits.max_length else None
+
+
+class Softmax(Op):
+    """Exponentials over their sum, along one axis, become SoftmaxInt."""
+
+    format = formats.SOFTMAX
+    floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
+    factor = "fixed"
+    constraints = (row_length,)
+    head = True
+    bound: float | None = 1.0
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Rows within a sample, all sizes known."""
+        shape = ir.shape(node.inputs[0])
+        if not shape or any(d is None for d in shape[1:]):
+            return "its shape is not known before the run"
+        if masked_at_run_time(node.inputs[0]):
+            return MASKED_AT_RUN_TIME
+        return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
+
+    def available(self, target: Target) -> bool:
+        """Where the arithmetic is known to be the executor's."""
+        return target.right(self.name)
+
+    def absence(self, node: ir.Node, target: Target) -> str:
+        """The reason that the target gives, where it gives one."""
+        return target.why.get(self.name) or super().absence(node, target)
+
+    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
+        """Return none: input and output have scales of their own."""
+        return []
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit, between two transposes where the axis is not the last."""
+        x, o = low.read(node, 0), low.written(node)
+        shape = list(ir.known_shape(node.inputs[0]))
+        attrs = {"axis": -1, "dim": -1, **self.format.scales(x, o)}
+        axis, last, value = ir.attr(node, "axis", -1) % len(shape), len(shape) - 1, low.integer(node, 0)
+        if axis == last:
+            low.emit(self.format, node, [value], attrs)
+            return
+        turn = [*range(axis), last, *range(axis + 1, last), axis]
+        turned = [shape[i] for i in turn]
+        value = low.insert(formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x)
+        value = low.insert(self.format, node, "turned", [value], attrs, turned, o)
+        low.emit(formats.TRANSPOSE, node, [value], {"perm": turn})
+
+
+class LogSoftmax(Softmax):
+    """The logarithm of a softmax."""
+
+    format = formats.LOG_SOFTMAX
+    floats = (("", "LogSoftmax"),)
+    bound = None

@@ -1,0 +1,1 @@
+"""Rules of what only moves data: scales pass through, or become one."""

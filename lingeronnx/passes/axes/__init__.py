@@ -1,0 +1,1 @@
+"""What only moves data: the order of axes, and parts of tensors."""

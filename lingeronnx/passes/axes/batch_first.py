@@ -1,0 +1,443 @@
+"""Stretches of a graph in which the batch leaves axis 0 are computed with the batch in front.
+
+torch's attention layers work on [T, N, E] and fold heads into the batch, [N*H, T, D]. A tensor of such a stretch is
+told as its axes, each a product of *atoms*: [T, N*H, D] is ((T), (N, H), (D)). Transposes, Reshapes and the like only
+tell the atoms in another order; nothing is computed for them. What computes is made again on a tensor that has the
+batch in front and every other atom, or the last axis as a whole, on an axis of its own:
+
+    x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors, element by element
+
+A stretch begins at a Transpose that moves the batch away, or at a graph input that has it elsewhere. It ends where the
+batch is in front again, or at a graph output. What is read by other operators stays as it was. Needs traced shapes, in
+which only the batch is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...graph import ir, operators
+
+__all__ = ["batch_first"]
+
+
+@dataclass(frozen=True)
+class _Atom:
+    """A part of an axis; number 0 is the batch, of size 0. Parts of size 1 are left out: an axis may have none."""
+
+    number: int
+    size: int
+
+
+_Axes = tuple[tuple[_Atom, ...], ...]
+_BATCH = _Atom(0, 0)
+_FRONT = ((_BATCH,),)
+
+_UNARY = operators.ONE_TENSOR | operators.SAME
+_LAST = ("Softmax", "LayerNormalization")
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """An operator to be made after `node`; of its inputs, views are arranged as the axes beside them say."""
+
+    node: ir.Node
+    op_type: str
+    inputs: tuple[tuple[_View, _Axes] | ir.Value | np.ndarray | None, ...]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A tensor of the graph told by its `axes`: what `of` gives, whose own axes are `held`, the batch in front."""
+
+    of: ir.Value | _Made
+    held: _Axes
+    axes: _Axes
+
+
+def batch_first(model: ir.Graph) -> int:
+    """Rewrite the stretches of `model`; return how many tensors at their ends were made anew."""
+    return _Walk(model).run()
+
+
+class _Walk:
+    """One walk through the graph, in its order."""
+
+    def __init__(self, model: ir.Graph) -> None:
+        self.model = model
+        self.views: dict[ir.Value, _View] = {}
+        self._count = 0
+        self._told: list[ir.Node] = []
+        self._made: dict[tuple[ir.Value | _Made, _Axes | None], ir.Value] = {}  # keys by identity, and kept alive
+        self._nameless: set[ir.Value] = set()
+        self._entries: set[Any] = set()
+        self._batch: Any = "N"
+
+    def run(self) -> int:
+        """Tell every node; make anew what ends a stretch, and take out what nobody reads any more."""
+        changed = 0
+        for value in self.model.graph.inputs:
+            self._enter(value)
+        for node in list(self.model.graph):
+            view = self._tell(node) if not node.domain and len(node.outputs) == 1 else None
+            if view is None:
+                continue
+            value = node.outputs[0]
+            self._told.append(node)
+            if view.axes[:1] == _FRONT or (value.is_graph_output() and isinstance(view.of, _Made)):
+                changed += self._end(node, value, view)
+            else:
+                self.views[value] = view
+        if changed:
+            for node in reversed(self._told):
+                if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+                    self.model.graph.remove(node, safe=True)
+        return changed
+
+    # ---- telling ----
+
+    def _atom(self, size: int) -> tuple[_Atom, ...]:
+        self._count += 1
+        return () if size == 1 else (_Atom(self._count, size),)
+
+    def _begin(self, value: ir.Value) -> _View | None:
+        """Return the view of a tensor that has the batch in front and nothing else unknown."""
+        sizes = ir.shape(value)
+        if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
+            return None
+        self._batch = value.shape[0]
+        axes = (*_FRONT, *(self._atom(int(size or 1)) for size in sizes[1:]))
+        return _View(value, axes, axes)
+
+    def _enter(self, value: ir.Value) -> None:
+        """Tell a graph input whose batch is on another axis than 0."""
+        sizes, readers = ir.shape(value), [use.node for use in value.uses()]
+        if not sizes or sizes[0] is None or sizes.count(None) != 1 or value.shape is None or not readers:
+            return
+        place = sizes.index(None)
+        self._batch = value.shape[place]
+        axes = tuple((_BATCH,) if size is None else self._atom(size) for size in sizes)
+        order = [place, *(i for i in range(len(axes)) if i != place)]
+        made = _Made(readers[0], "Transpose", ((_View(value, axes, axes), axes),), {"perm": order})
+        self._entries.add(made)
+        self.views[value] = _View(made, tuple(axes[i] for i in order), axes)
+
+    def _tell(self, node: ir.Node) -> _View | None:
+        """Return the view of the node's output; None where it is in no stretch, or cannot be told."""
+        source = node.inputs[0] if node.inputs else None
+        view = self.views.get(source) if source is not None else None
+        kind = node.op_type
+        if kind == "Transpose":
+            perm = ir.attr(node, "perm") or ()
+            if view is None and source is not None and perm and perm[0] != 0:
+                view = self._begin(source)
+            if view is None or not perm:
+                return None
+            axes = tuple(view.axes[p] for p in perm)
+            return None if view.of in self._entries and axes[:1] == _FRONT else replace(view, axes=axes)
+        if kind in operators.STRAIGHT:
+            return self._binary(node)
+        if view is None:
+            return None
+        if kind in operators.SHAPED:
+            return self._regrouped(view, ir.shape(node.outputs[0]))
+        if kind == "Gather":
+            return self._picked(node, view)
+        if kind == "MatMul":
+            return self._product(node, view)
+        if kind == "Gemm":
+            return self._gemm(node, view)
+        if kind == "ReduceMean":
+            return self._mean(node, view)
+        constant = all(value is None or ir.const(value) is not None for value in node.inputs[1:])
+        if kind in _UNARY and constant:
+            return replace(view, of=_Made(node, kind, ((view, view.held), *node.inputs[1:]), _attributes(node)))
+        if kind in _LAST and constant and ir.attr(node, "axis", -1) in (-1, len(view.axes) - 1):
+            return self._along_last(node, view)
+        return None
+
+    def _regrouped(self, view: _View, sizes: Sequence[int | None] | None) -> _View | None:
+        """Return the view with its atoms in axes of `sizes`, of which one, with the batch, is not known."""
+        if sizes is None or list(sizes).count(None) != 1:
+            return None
+        place = list(sizes).index(None)
+        atoms, cuts = [a for axis in view.axes for a in axis], {}
+        front: list[tuple[_Atom, ...]] = []
+        back: list[tuple[_Atom, ...]] = []
+        for groups, part, end in ((front, sizes[:place], 0), (back, sizes[:place:-1], -1)):
+            for size in part:
+                group: list[_Atom] = []
+                while math.prod(a.size for a in group) < int(size or 0):
+                    if not atoms or atoms[end] == _BATCH:
+                        return None
+                    atom, left = atoms.pop(end), int(size or 0) // math.prod(a.size for a in group)
+                    if atom.size > left:
+                        if atom.size % left:
+                            return None
+                        inner, outer = self._atom(left)[0], self._atom(atom.size // left)[0]
+                        cuts[atom] = (inner, outer) if end == 0 else (outer, inner)
+                        atoms.insert(0 if end == 0 else len(atoms), outer)
+                        atom = inner
+                    group.insert(len(group) if end == 0 else 0, atom)
+                if math.prod(a.size for a in group) != size:
+                    return None
+                groups.append(tuple(group))
+        if _BATCH not in atoms:
+            return None
+        held = view.held
+        while any(a in cuts for axis in held for a in axis):
+            held = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in held)
+        return _View(view.of, held, (*front, tuple(atoms), *back[::-1]))
+
+    def _picked(self, node: ir.Node, view: _View) -> _View | None:
+        """Gather of one position of an axis that is the first part of an axis of what is held: a Slice of that.
+
+        Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
+        """
+        index, axis = ir.const(node.inputs[1]), ir.attr(node, "axis", 0) % len(view.axes)
+        if index is None or index.ndim or len(view.axes[axis]) != 1:
+            return None
+        (atom,) = view.axes[axis]
+        place = next((i for i, group in enumerate(view.held) if group[:1] == (atom,)), None)
+        if place is None or atom == _BATCH:
+            return None
+        rest = math.prod(a.size for a in view.held[place][1:])
+        start = int(index) % atom.size * rest
+        bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
+        held = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
+        made = _cut(view.of, start, held[-1]) if place == len(held) - 1 else None
+        if made is None:
+            made = _Made(node, "Slice", ((view, view.held), *bounds), {})
+        return _View(made, held, view.axes[:axis] + view.axes[axis + 1 :])
+
+    # ---- what computes ----
+
+    def _apart(self, view: _View, count: int) -> _Axes | None:
+        """Return axes with the batch in front, then the other atoms apart, the last `count` axes as they are."""
+        cut = len(view.axes) - count
+        first = [a for axis in view.axes[:cut] for a in axis]
+        if cut < 0 or _BATCH not in first:
+            return None
+        return (*_FRONT, *((a,) for a in first if a != _BATCH), *view.axes[cut:])
+
+    def _product(self, node: ir.Node, view: _View) -> _View | None:
+        weight = ir.const(node.inputs[1])
+        if weight is not None:
+            return self._linear(node, view, ir.source(node, 1), weight.shape[1]) if weight.ndim == 2 else None
+        other = self.views.get(ir.source(node, 1))
+        if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
+            return None
+        other = self._alike(other, view.axes[:-2])
+        one, two = self._apart(view, 2), self._apart(other, 2) if other is not None else None
+        if other is None or one is None or two is None or one[:-2] != two[:-2]:
+            return None
+        made = _Made(node, "MatMul", ((view, one), (other, two)), {})
+        return _View(made, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
+
+    def _alike(self, view: _View, axes: _Axes) -> _View | None:
+        """Return `view` with the atoms of `axes` for its own in its first axes, where they have the same sizes."""
+        names: dict[_Atom, _Atom] = {}
+        for mine, wanted in zip(view.axes, axes, strict=False):
+            if [a.size for a in mine] != [a.size for a in wanted]:
+                return None
+            names.update(zip(mine, wanted, strict=True))
+
+        def named(groups: _Axes) -> _Axes:
+            return tuple(tuple(names.get(a, a) for a in group) for group in groups)
+
+        return _View(view.of, named(view.held), named(view.axes))
+
+    def _along_last(self, node: ir.Node, view: _View) -> _View | None:
+        target = self._apart(view, 1)
+        if target is None:
+            return None
+        made = _Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
+        return _View(made, target, view.axes)
+
+    def _linear(self, node: ir.Node, view: _View, weight: ir.Value | np.ndarray, units: int) -> _View | None:
+        target = self._apart(view, 1)
+        if target is None:
+            return None
+        last = (self._atom(units),)
+        return _View(
+            _Made(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
+        )
+
+    def _gemm(self, node: ir.Node, view: _View) -> _View | None:
+        weight = ir.const(node.inputs[1])
+        plain = all(ir.attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.attr(node, "transA", 0)
+        bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+        if weight is None or not plain or (bias is None) != (len(node.inputs) < 3 or node.inputs[2] is None):
+            return None
+        turned = weight.T if ir.attr(node, "transB", 0) else weight
+        product = self._linear(node, view, np.ascontiguousarray(turned), turned.shape[1])
+        if product is None or bias is None or bias.ndim != 1:
+            return product if bias is None else None
+        return replace(product, of=_Made(node, "Add", ((product, product.held), node.inputs[2]), {}))
+
+    def _mean(self, node: ir.Node, view: _View) -> _View | None:
+        array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = ir.attr(node, "axes") if array is None else array.reshape(-1).tolist()
+        if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (_BATCH,):
+            return None
+        axis, keep = axes[0] % len(view.axes), bool(ir.attr(node, "keepdims", 1))
+        (atom,) = view.axes[axis]
+        target = (*_FRONT, *((a,) for group in view.axes for a in group if a != _BATCH))
+        place = target.index((atom,))
+        attributes = {"keepdims": 0, **({"axes": [place]} if array is None else {})}
+        more = () if array is None else (np.array([place], np.int64),)
+        held = target[:place] + target[place + 1 :]
+        made = _Made(node, "ReduceMean", ((view, target), *more), attributes)
+        return _View(made, held, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
+
+    def _binary(self, node: ir.Node) -> _View | None:
+        views = [self.views.get(ir.source(node, i)) for i in (0, 1)]
+        one, two = views
+        if one is not None and two is not None:
+            if [len(view.axes) for view in (one, two)] != [len(one.axes)] * 2:
+                return None
+            other = self._alike(two, one.axes)
+            target = self._apart(one, 0)
+            if other is None or target is None:
+                return None
+            return _View(_Made(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
+        view = one or two
+        constant = ir.source(node, 1 if one is not None else 0)
+        array = ir.const(constant)
+        if view is None or array is None or array.ndim >= len(view.axes):
+            return None
+        target = view.held if array.size == 1 else self._apart(view, array.ndim)
+        if target is None or array.ndim >= len(target):
+            return None
+        pair = ((view, target), constant) if one is not None else (constant, (view, target))
+        return _View(_Made(node, node.op_type, pair, {}), target, view.axes)
+
+    # ---- making ----
+
+    def _end(self, node: ir.Node, value: ir.Value, view: _View) -> int:
+        """Let the readers of `value` read what is made anew; return 1."""
+        new = self._arranged(view, view.axes, node)
+        if value.is_graph_output() and new not in self._nameless:
+            new = self._add("Identity", [new], {}, view.axes, node, node)
+        ir.replace_readers(value, new)
+        if new in self._nameless:  # what is made anew is the tensor that was there, and has its name
+            self._nameless.remove(new)
+            name, value.name = value.name, ir.fresh_name(self.model, f"{value.name}_before")
+            new.name = name
+        return 1
+
+    def _arranged(self, view: _View, target: _Axes, at: ir.Node) -> ir.Value:
+        """Return what `view` holds with the axes `target`."""
+        value = self._value(view.of, view.held, at)
+        key = (view.of, target)
+        if key not in self._made:
+            self._made[key] = self._moved(value, view.held, target, at)
+        return self._made[key]
+
+    def _value(self, of: ir.Value | _Made, held: _Axes, at: ir.Node) -> ir.Value:
+        if not isinstance(of, _Made):
+            return of
+        key = (of, None)
+        if key not in self._made:
+            inputs = [self._input(of, i, at) for i in range(len(of.inputs))]
+            self._made[key] = self._add(of.op_type, inputs, of.attributes, held, of.node, at)
+        return self._made[key]
+
+    def _input(self, made: _Made, index: int, at: ir.Node) -> ir.Value | None:
+        given = made.inputs[index]
+        if isinstance(given, tuple):
+            return self._arranged(*given, at)
+        if isinstance(given, np.ndarray):
+            return self._constant(given, made.node)
+        return given
+
+    def _moved(self, value: ir.Value, held: _Axes, target: _Axes, at: ir.Node) -> ir.Value:
+        """Return `value`, whose axes are `held`, with the axes `target`: a Reshape, a Transpose, a Reshape at most."""
+        have, want = ([a for group in groups for a in group] for groups in (held, target))
+        if have != want:
+            runs = _runs(have, want)
+            order = sorted(range(len(runs)), key=lambda i: want.index(runs[i][0]))
+            value = self._reshaped(value, held, tuple(runs), at)
+            held = tuple(runs[i] for i in order)
+            value = self._add("Transpose", [value], {"perm": order}, held, at, at)
+        return self._reshaped(value, held, target, at)
+
+    def _reshaped(self, value: ir.Value, held: _Axes, target: _Axes, at: ir.Node) -> ir.Value:
+        if held == target:
+            return value
+        sizes = [-1 if _BATCH in group else math.prod(a.size for a in group) for group in target]
+        sizes[0] = 0 if target[0] == held[0] == (_BATCH,) else sizes[0]
+        return self._add("Reshape", [value, self._constant(np.array(sizes, np.int64), at)], {}, target, at, at)
+
+    def _constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
+        return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{of.outputs[0].name}_const"), array)
+
+    def _add(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: dict[str, Any],
+        axes: _Axes,
+        of: ir.Node,
+        at: ir.Node,
+    ) -> ir.Value:
+        """Add a node in front of `at`, made after `of`; return its output."""
+        name = ir.fresh_name(self.model, f"{of.outputs[0].name}_front")
+        self._count += 1
+        node = ir.make_node(op_type, inputs, attributes, of=of, what=f"front{self._count}", output=name)
+        node.outputs[0].type = of.outputs[0].type
+        sizes = [math.prod(a.size for a in group) for group in axes]
+        node.outputs[0].shape = ir.oir_shape(
+            [
+                (self._batch if group == (_BATCH,) else None) if _BATCH in group else size
+                for group, size in zip(axes, sizes, strict=True)
+            ]
+        )
+        self.model.graph.insert_before(at, node)
+        self._nameless.add(node.outputs[0])
+        return node.outputs[0]
+
+
+def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | None:
+    """Return the layer, a product and perhaps a bias, that makes only `last` of the outputs of `of`, from `start`."""
+    stop = start + math.prod(a.size for a in last)
+    if not isinstance(of, _Made) or of.op_type not in ("MatMul", "Add") or len(of.inputs) != 2:
+        return None
+    index = 0 if isinstance(of.inputs[0], tuple) else 1
+    given, constant = of.inputs[index], of.inputs[1 - index]
+    if isinstance(constant, tuple):
+        return None
+    array = constant if isinstance(constant, np.ndarray) else ir.const(constant)
+    if not isinstance(given, tuple) or array is None or (of.op_type == "MatMul" and index):
+        return None
+    if of.op_type == "MatMul":
+        return replace(of, inputs=(given, np.ascontiguousarray(array[:, start:stop])))
+    view, target = given
+    inner = _cut(view.of, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
+    if inner is None or array.size == 1:
+        return None
+    less = _View(inner, (*view.held[:-1], last), view.axes)
+    return replace(of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop])))
+
+
+def _runs(have: Sequence[_Atom], want: Sequence[_Atom]) -> list[tuple[_Atom, ...]]:
+    """Return the atoms `have`, joined where they follow each other in `want` too; the batch stays alone."""
+    runs: list[tuple[_Atom, ...]] = []
+    for atom in have:
+        last = runs[-1][-1] if runs else None
+        follows = last is not None and want.index(atom) == want.index(last) + 1
+        if follows and _BATCH not in (atom, last):
+            runs[-1] = (*runs[-1], atom)
+        else:
+            runs.append((atom,))
+    return runs
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: ir.attr(node, name) for name in node.attributes}

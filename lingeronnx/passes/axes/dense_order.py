@@ -1,0 +1,78 @@
+"""Linear layers behind a channel-last Flatten take up its Transpose: the columns of the weight are permuted instead.
+
+``Linear(Flatten(Transpose(a)))`` with weight [O, H*W*C] is ``Linear(Flatten(a))`` with weight [O, C*H*W]. Clip and Relu
+may stand between. The flattened tensors get new names: they hold the same numbers in another order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...graph import ir, operators
+from .._pass import Answer, Reason, refused
+
+
+def dense_order(model: ir.Graph) -> Answer:
+    """Permute weights of `model`."""
+    done, why = 0, list[Reason]()
+    for node in list(model.graph):
+        if node.op_type != "Linear" or node.domain != ir.DOMAIN:
+            continue
+        chain = _chain(node)
+        flat = chain[-1] if chain else None
+        turn = ir.producer(flat.inputs[0]) if flat is not None else None
+        weight = ir.const(node.inputs[1])
+        if flat is None or turn is None or turn.op_type != "Transpose" or turn.domain:
+            continue
+        perm, dims = ir.attr(turn, "perm"), ir.shape(turn.outputs[0])
+        reason = _reason(weight, perm, dims, ir.shape(flat.outputs[0]))
+        if reason or weight is None or dims is None or perm is None:
+            why.append(refused(turn, reason))
+            continue
+        columns = weight.reshape(-1, *(int(d or 1) for d in dims[1:]))  # [O, H, W, C]
+        order = [perm.index(i) for i in range(len(perm))]
+        ir.set_constant(model, node, 1, columns.transpose(order).reshape(weight.shape), "order")
+        flat.replace_input_with(0, ir.source(turn))
+        for between in chain:
+            value = between.outputs[0]
+            value.name = ir.fresh_name(model, f"{value.name}_order")
+        done += 1
+    if done:
+        ir.remove_unused(model)
+    return Answer(done, why)
+
+
+def _reason(
+    weight: np.ndarray | None,
+    perm: list[int] | None,
+    dims: tuple[int | None, ...] | None,
+    result: tuple[int | None, ...] | None,
+) -> str:
+    """Return why the Transpose `perm` with output `dims`, flattened to `result`, stays in front of a layer."""
+    if weight is None:
+        return "the weight of the layer behind it is computed at run time"
+    if perm is None or perm[0] != 0:
+        return "it moves the batch"
+    if dims is None or None in dims[1:] or result is None:
+        return "sizes are not known"
+    if len(result) != 2 or result[1] != weight.shape[1] or weight.shape[1] != math.prod(int(d or 1) for d in dims[1:]):
+        return "the layer behind it does not read one whole sample per row"
+    return ""
+
+
+def _chain(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes from in front of `node` up to its Flatten or Reshape, each read by the next one only."""
+    chain: list[ir.Node] = []
+    reader = node
+    while True:
+        maker = ir.producer(reader.inputs[0])
+        if maker is None or maker.domain or ir.sole_consumer(maker.outputs[0]) is not reader:
+            return []
+        chain.append(maker)
+        if maker.op_type in ("Flatten", "Reshape"):
+            return chain
+        if maker.op_type not in operators.ONE_TENSOR | operators.SAME:
+            return []
+        reader = maker

@@ -1,0 +1,114 @@
+"""Parts taken from the front of a transposed tensor are taken before the transpose: fused queries, keys and values.
+
+    [N, T, 3*H*D] -> Reshape [N, T, 3, H, D] -> Transpose [3, N, H, T, D] -> Gather i, or Split and Squeeze
+
+becomes, for each part that is read,
+
+    [N, T, 3*H*D] -> Slice i -> Reshape [N, T, H, D] -> Transpose [N, H, T, D]
+
+so that the batch stays in front and no tensor has five axes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...graph import ir
+
+
+def unbind(model: ir.Graph) -> int:
+    """Rewrite the parts of transposed tensors of `model`; return how many transposes are gone."""
+    changed = 0
+    for node in list(model.graph):
+        found = _match(node)
+        if found is not None:
+            _write(model, node, *found)
+            changed += 1
+    return changed
+
+
+def _match(node: ir.Node) -> tuple[ir.Value, list[int], list[tuple[int, list[ir.Node]]]] | None:
+    """Return (the tensor before the reshape, the reshape's sizes, [(part, the nodes that take it)]) of a Transpose."""
+    perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+    if not perm or len(perm) < 3 or perm[1] != 0:
+        return None
+    split = ir.producer(node.inputs[0])
+    if split is None or split.op_type != "Reshape" or ir.sole_consumer(split.outputs[0]) is not node:
+        return None
+    whole, sizes = ir.shape(split.inputs[0]), ir.shape(split.outputs[0])
+    axis = perm[0]
+    if not whole or not sizes or None in whole[1:] or None in sizes[1:] or len(whole) != axis + 1:
+        return None
+    known = [int(d or 1) for d in sizes]
+    if whole[1:axis] != sizes[1:axis] or whole[axis] != math.prod(known[axis:]) or node.outputs[0].is_graph_output():
+        return None
+    taken: list[tuple[int, list[ir.Node]]] = []
+    for use in node.outputs[0].uses():
+        parts = _parts(use.node, use.idx, known[axis])
+        if parts is None:
+            return None
+        taken += parts
+    return (ir.source(split), known, taken) if taken else None
+
+
+def _parts(user: ir.Node, index: int, count: int) -> list[tuple[int, list[ir.Node]]] | None:
+    """Return [(part, nodes)] that `user` takes from axis 0, without that axis; None where it is no such use."""
+    if user.domain or index != 0:
+        return None
+    if user.op_type == "Gather" and not ir.attr(user, "axis", 0):
+        chosen = ir.const(user.inputs[1])
+        fits = chosen is not None and chosen.ndim == 0 and -count <= int(chosen) < count
+        return [(int(chosen) % count, [user])] if fits and chosen is not None else None
+    if user.op_type != "Split" or ir.attr(user, "axis", 0) or len(user.outputs) != count:
+        return None
+    found = []
+    for part, value in enumerate(user.outputs):  # as many parts as there are: one each
+        squeeze = ir.sole_consumer(value)
+        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or ir.axes(squeeze) != [0]:
+            return None
+        found.append((part, [user, squeeze]))
+    return found
+
+
+def _write(
+    model: ir.Graph, node: ir.Node, source: ir.Value, sizes: list[int], parts: list[tuple[int, list[ir.Node]]]
+) -> None:
+    perm = ir.attr(node, "perm")
+    axis, split = perm[0], ir.producer(node.inputs[0])
+    length, rest = math.prod(sizes[axis + 1 :]), [*sizes[1:axis], *sizes[axis + 1 :]]
+    turn = [p - (p > axis) for p in perm[1:]]
+    batch = source.shape[0] if source.shape is not None else "N"
+    for part, nodes in parts:
+        result, base = nodes[-1].outputs[0], nodes[-1].outputs[0].name
+        ends = [
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array([value], np.int64))
+            for key, value in (("start", part * length), ("end", (part + 1) * length), ("axis", axis))
+        ]
+        target = ir.add_initializer(model, ir.fresh_name(model, f"{base}_shape"), np.array([0, *rest], np.int64))
+        cut = ir.make_node(
+            "Slice",
+            [source, *ends],
+            of=nodes[-1],
+            what="part",
+            output=ir.fresh_name(model, f"{base}_part"),
+            like=source,
+        )
+        cut.outputs[0].shape = ir.oir_shape([batch, *sizes[1:axis], length])
+        apart = ir.make_node(
+            "Reshape",
+            [cut.outputs[0], target],
+            of=nodes[-1],
+            what="apart",
+            output=ir.fresh_name(model, f"{base}_apart"),
+            like=source,
+        )
+        apart.outputs[0].shape = ir.oir_shape([batch, *rest])
+        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, of=nodes[-1], output="", like=result)
+        model.graph.insert_before(node, [cut, apart, last])
+        name = result.name
+        ir.replace_readers(result, last.outputs[0])
+        last.outputs[0].name = name
+    gone = {id(member): member for _, nodes in parts for member in reversed(nodes)}  # readers first
+    model.graph.remove([*gone.values(), node, *([split] if split is not None else [])], safe=True)

@@ -1,0 +1,1 @@
+"""Functions of one number, and of a row of them: one node for each."""

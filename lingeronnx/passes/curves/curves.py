@@ -1,0 +1,206 @@
+"""Functions of one number that exporters write as several operators become one node.
+
+    GELU    0.5 x (1 + erf(x / sqrt 2))  and its tanh form          -> lingeronnx.Gelu
+    SiLU    x * sigmoid(x)                                          -> lingeronnx.Silu
+    Mish    x * tanh(softplus(x))                                   -> lingeronnx.Mish
+    HardSwish  x * clip(x + 3, 0, 6) / 6, x * HardSigmoid(x)        -> lingeronnx.HardSwish
+    others  any element-wise operators and constants of one value   -> lingeronnx.Curve
+
+What is joined reads one tensor and nobody else reads what lies between. The node calls a model-local function with the
+operators as they were, so onnxruntime computes the same. Compositions that the chips have operators for (arithmetic,
+Relu, Clip, a lone sigmoid or tanh) stay as they are, but for SiLU and HardSwish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...graph import ir, operators
+from ...ops import is_tabled
+from ...ops.functions.table import evaluate, table_of
+
+#: Nothing but a table computes these: a composition with one of them is worth a table.
+_CURVED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind)) - {"Neg"} | {"Pow"}
+_Judge = Callable[[list[ir.Node], ir.Value], bool]
+_GRID = np.linspace(-8.0, 8.0, 257)
+_KNOWN = {
+    "Gelu": ("Gelu", {}),
+    "GeluTanh": ("Gelu", {"approximate": "tanh"}),
+    "HardSwish": ("HardSwish", {}),
+    "Mish": ("Mish", {}),
+    "Silu": ("Swish", {}),
+}
+
+
+def curves(model: ir.Graph) -> int:
+    """Join the compositions of `model`; return how many nodes are made."""
+    return _join(model, _worth)
+
+
+def hard_swish(model: ir.Graph) -> int:
+    """Join those that are HardSwish, before a layer takes up the division; return how many nodes are made."""
+    return _join(model, _is_hard_swish)
+
+
+def _join(model: ir.Graph, worth: _Judge) -> int:
+    changed, gone = 0, set[int]()
+    for node in reversed(list(model.graph)):
+        if id(node) in gone:
+            continue
+        found = _region(node, worth)
+        if found is None:
+            continue
+        nodes, source = found
+        gone |= {id(n) for n in nodes}
+        _write(model, nodes, source)
+        changed += 1
+    return changed
+
+
+def _operands(node: ir.Node) -> list[ir.Value] | None:
+    """Return the computed inputs of an element-wise node, each once; None for another node."""
+    known = {*operators.FUNCTIONS, *operators.ARITHMETIC, "Clip"}
+    if node.domain or node.op_type not in known or len(node.outputs) != 1:
+        return None
+    computed: list[ir.Value] = []
+    rank = len(ir.shape(node.outputs[0]) or ())
+    for value in node.inputs:
+        array = ir.const(value)
+        if value is None or (array is not None and (array.size != 1 or array.ndim > rank or array.dtype.kind != "f")):
+            return None
+        if array is None and value not in computed:
+            computed.append(value)
+    same = all(ir.shape(v) is not None and ir.shape(v) == ir.shape(node.outputs[0]) for v in computed)
+    whole = len(node.inputs) == 3 and len(computed) == 1 if node.op_type == "Clip" else len(node.inputs) <= 2
+    return computed if same and computed and whole else None
+
+
+def _region(end: ir.Node, worth: _Judge) -> tuple[list[ir.Node], ir.Value] | None:
+    """Return the largest set of nodes worth joining that computes `end` from one tensor, in graph order, and that."""
+    sources = _operands(end)
+    if sources is None:
+        return None
+    inside, best = [end], None
+    while True:
+        if len(sources) == 1 and len(inside) > 1 and worth(inside, sources[0]):
+            best = list(inside), sources[0]
+        step = next((v for v in sources if _inner(v, inside)), None)
+        if step is None:
+            break
+        node = ir.maker(step)
+        more = _operands(node)
+        assert more is not None
+        inside.append(node)
+        sources = [v for v in sources if v is not step] + [v for v in more if v not in sources]
+    if best is None:
+        return None
+    members = {id(n) for n in best[0]}
+    return [n for n in end.graph if id(n) in members], best[1]  # type: ignore[union-attr]
+
+
+def _inner(value: ir.Value, inside: list[ir.Node]) -> bool:
+    """Whether only `inside` reads `value`, and an element-wise node writes it."""
+    node = value.producer()
+    if node is None or value.is_graph_output() or _operands(node) is None:
+        return False
+    return all(any(use.node is n for n in inside) for use in value.uses())
+
+
+def _worth(nodes: list[ir.Node], source: ir.Value) -> bool:
+    kinds = [n.op_type for n in nodes]
+    if _CURVED & set(kinds):
+        return True
+    products = sum(n.op_type == "Mul" and all(ir.const(v) is None for v in n.inputs) for n in nodes)
+    return products > 0 and ("Tanh" in kinds or sorted(kinds) == ["Mul", "Sigmoid"])
+
+
+def _is_hard_swish(nodes: list[ir.Node], source: ir.Value) -> bool:
+    if not {"Clip", "HardSigmoid"} & {n.op_type for n in nodes}:
+        return False
+    hard = evaluate(ir.node("HardSwish", [source]), _GRID)
+    return np.allclose(_values(nodes[0].outputs[0], source), hard, rtol=0, atol=1e-6)
+
+
+def _values(value: ir.Value | None, source: ir.Value) -> np.ndarray:
+    """Return what a tensor inside a region is where `source` is the grid."""
+    array, node = ir.const(value), value.producer() if value is not None else None
+    if value is source:
+        return _GRID
+    if array is not None:
+        return array.astype(np.float64).reshape(())
+    assert node is not None
+    return evaluate(node, *(_values(v, source) for v in node.inputs))
+
+
+def _write(model: ir.Graph, nodes: list[ir.Node], source: ir.Value) -> None:
+    x = ir.Value(name="x")
+    inner: dict[int, ir.Value] = {id(source): x}
+    body: list[ir.Node] = []
+    for number, node in enumerate(nodes):
+        inputs = []
+        for place, value in enumerate(node.inputs):
+            assert value is not None
+            array = ir.const(value)
+            if array is not None:
+                tensor = ir.tensor(array.reshape(()), name=f"c{number}_{place}")
+                constant = ir.node("Constant", [], {"value": tensor})
+                constant.outputs[0].name = f"c{number}_{place}"
+                body.append(constant)
+                inputs.append(constant.outputs[0])
+            else:
+                inputs.append(inner[id(value)])
+        copy = ir.node(node.op_type, inputs, dict(node.attributes))
+        copy.outputs[0].name = f"v{number}"
+        inner[id(node.outputs[0])] = copy.outputs[0]
+        body.append(copy)
+    version = ir.opset(model)
+    graph = ir.Body([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
+    name = _declare(model, graph)
+    new = ir.make_node(name, [source], domain=ir.DOMAIN, of=nodes[-1], output="", like=nodes[-1].outputs[0])
+    ir.mark_joined(new, nodes)
+    ir.replace(model, nodes, [new])
+
+
+def _declare(model: ir.Graph, graph: ir.Body) -> str:
+    """Add the function to the model and return its name; equal functions are one."""
+    text = _text(graph)
+    for function in model.functions.values():
+        if function.domain == ir.DOMAIN and _text(function.graph) == text:
+            return function.name
+    function = ir.Function(ir.DOMAIN, "Curve", graph=graph, attributes=[])
+    base = name = _kind(model, function)
+    number = 1
+    while (ir.DOMAIN, name, "") in model.functions:
+        number += 1
+        name = f"{base}_{number}"
+    function.name = name
+    model.functions[ir.DOMAIN, name, ""] = function
+    model.graph.opset_imports[ir.DOMAIN] = 1
+    model.ir_version = max(model.ir_version or 8, 8)
+    return name
+
+
+def _text(graph: ir.Body) -> str:
+    """Return the operators, constants and connections of a function as text."""
+    lines = []
+    for node in graph:
+        attrs = {name: ir.attr(node, name) for name in sorted(node.attributes)}
+        lines.append(
+            f"{node.outputs[0].name}={node.op_type}({','.join(str(v and v.name) for v in node.inputs)}){attrs}"
+        )
+    return "\n".join(lines)
+
+
+def _kind(model: ir.Graph, function: ir.Function) -> str:
+    """Return the name of the known function that has the same values, else "Curve"."""
+    probe = ir.node("Curve", [ir.Value(name="x")], domain=ir.DOMAIN)
+    model.functions[ir.DOMAIN, "Curve?", ""] = function
+    probe.op_type = "Curve?"
+    values = table_of(model, probe, _GRID)
+    del model.functions[ir.DOMAIN, "Curve?", ""]
+    for name, (kind, attrs) in _KNOWN.items():
+        if np.allclose(values, table_of(model, ir.node(kind, [ir.Value(name="x")], attrs), _GRID), rtol=0, atol=1e-6):
+            return name.removesuffix("Tanh")
+    return "Curve"

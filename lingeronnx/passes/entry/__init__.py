@@ -1,0 +1,1 @@
+"""A user's graph made readable: sound, of one opset and one float type, with a free batch."""

@@ -1,0 +1,324 @@
+"""A batch size that the file fixes becomes a dynamic one: calibration and comparison run many samples, chips one.
+
+The batch is axis 0 of the inputs (of what recurrent layers read time first, axis 1) where all of them have the same
+size N there; the axes other than 0 go into the model's metadata (`batch_axes`). Its inputs are declared dynamic,
+Reshape targets and Expand shapes that spell N out are rewritten from a run on N samples, constants of N equal rows keep
+one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
+old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
+
+Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried out.
+
+A file may leave the batch open and yet hold a Reshape to sizes, or states of a recurrent layer, that only one sample
+has: where the model runs on one sample and not on two, it is taken as one that fixes 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...errors import ModelError
+from ...graph import ir, operators
+from ...graph.batch_axes import KEY, note_batch_axes, tell_batch_axes
+from ...run.data import InputSpec
+from ...run.runners import FloatRunner, input_specs
+from .._pass import Answer, Reason
+from ..folding.constants import fold_constants
+from ..folding.zero_states import zero_states
+
+_Feed = dict[str, np.ndarray]
+_LIMIT = 1 << 24  # elements of one input: a larger one is not tried out
+_TRIALS = 8  # places of the batch axes that are tried
+_TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
+
+
+def free_batch(model: ir.Graph) -> Answer:
+    """Make the batch axis of `model` dynamic: one change when it was fixed and is no more."""
+    told = KEY in model.metadata_props
+    note_batch_axes(model)
+    specs = input_specs(model)
+    size = _fixed_size(specs)
+    if size is None and _spells_one(model, specs):
+        _fix_one(model)
+        specs, size = input_specs(model), 1
+    if size is None:
+        return Answer(0, _unlike(specs))
+    small = _small(specs)
+    trial = ir.clone(model)
+    if small and _free(trial, size) and _same(model, trial, size):
+        _free(model, size)
+        return Answer(1)
+    if not told and _freed_elsewhere(model, specs):
+        return Answer(1)
+    if size == 1:
+        open_ones = "its inputs have open sizes or are too large to try"
+        what = "its outputs do not follow the samples" if small else open_ones
+        return Answer(0, [Reason("the model", f"made for one sample; {what}")])
+    raise ModelError(
+        f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
+        "batch axis, or for one sample"
+    )
+
+
+def _small(specs: Sequence[InputSpec]) -> bool:
+    """Whether all sizes are known, and small enough to try out."""
+    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
+    return known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
+
+
+def _freed_elsewhere(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
+    """Free the batch of `model`, which is not on axis 0 of all inputs, where it is found: by trial.
+
+    Unrolled cells take [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time. Axes of size 1 are
+    tried, and the only open one.
+    """
+    names = [spec.name for spec in specs if spec.axis is not None]
+    choices = [_axes(spec) for spec in specs if spec.axis is not None]
+    if not choices or math.prod(map(len, choices)) > _TRIALS:
+        return False
+    given = tuple(spec.axis for spec in specs if spec.axis is not None)
+    for axes in itertools.product(*choices):
+        if axes == given:
+            continue
+        one = ir.clone(model)
+        tell_batch_axes(one, dict(zip(names, axes, strict=True)))
+        _fix_one(one)
+        trial = ir.clone(one)
+        if _small(input_specs(one)) and _free(trial, 1) and _same(one, trial, 1):
+            tell_batch_axes(model, dict(zip(names, axes, strict=True)))
+            _fix_one(model)
+            _free(model, 1)
+            return True
+    return False
+
+
+def _axes(spec: InputSpec) -> list[int]:
+    """Return the axes of an input that may count its samples: of size 1, or open alone behind a fixed axis 0."""
+    shape = spec.shape or ()
+    if None in shape:
+        return [shape.index(None)] if shape.count(None) == 1 and shape[0] != 1 else []
+    return [axis for axis, size in enumerate(shape) if size == 1]
+
+
+def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
+    """Return N where the batch axis of all inputs is the same number, else None."""
+    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
+    """Return why no batch size can be told: some inputs fix one, and not all the same."""
+    sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
+    if len(set(sizes.values())) < 2:
+        return []
+    return [
+        Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
+        for name, size in sizes.items()
+    ]
+
+
+def _spells_one(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
+    """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
+    targets = [ir.const(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
+    states = (v for n in model.graph if n.op_type in operators.RECURRENT and not n.domain for v in n.inputs[5:7])
+    held = any(v is not None and not v.is_graph_input() for v in states)
+    if not held and not any(target is not None and (target > 0).all() for target in targets):
+        return False  # every Reshape follows what it is given, and no layer begins with states for one sample
+    for spec in specs:
+        shape = spec.shape or ()
+        if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (spec.axis is not None and not shape):
+            return False
+        if math.prod(int(d or 1) for d in shape) > _LIMIT:
+            return False
+    runner, feed = FloatRunner(model, [str(v.name) for v in model.graph.outputs]), _feed(model, 0)
+    batched = _batched(model)
+    try:
+        _run(runner, feed)
+    except ModelError:
+        return False
+    try:
+        _run(runner, {n: np.repeat(a, 2, batched[n].axis or 0) if n in batched else a for n, a in feed.items()})
+    except ModelError:
+        return True
+    return False
+
+
+def _fix_one(model: ir.Graph) -> None:
+    """Declare the inputs of `model` to hold one sample."""
+    axes = {name: spec.axis for name, spec in _batched(model).items()}
+    for value in model.graph.inputs:
+        if (axis := axes.get(str(value.name))) is not None:
+            value.shape = ir.oir_shape([1 if i == axis else d for i, d in enumerate(ir.shape(value) or ())])
+
+
+def _batched(model: ir.Graph) -> dict[str, InputSpec]:
+    """Return the inputs that count samples."""
+    return {spec.name: spec for spec in input_specs(model) if spec.axis is not None}
+
+
+def _feed(model: ir.Graph, seed: int) -> _Feed:
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for spec in input_specs(model):
+        size = tuple(int(d or 1) for d in spec.shape or ())
+        feed[spec.name] = (
+            rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(size, spec.dtype)
+        )
+    return feed
+
+
+def _free(model: ir.Graph, size: int) -> bool:
+    """Rewrite what spells N out; False where the model does not run on synthetic inputs."""
+    fold_constants(model)
+    runner = FloatRunner(model)
+    try:
+        shapes = {name: array.shape for name, array, _ in runner.run(_feed(model, 0))}
+    except ModelError:
+        return False
+    zero_states(model)
+    for node in list(model.graph):
+        if node.domain:
+            continue
+        if node.op_type == "Reshape":
+            _free_reshape(model, node, size, shapes)
+        elif node.op_type in operators.RECURRENT and size == 1:
+            _free_states(model, node)
+        elif node.op_type == "Expand":
+            _free_expand(model, node, size, shapes)
+        elif size > 1:
+            _one_row(model, node, size, shapes)
+    axes = {name: spec.axis for name, spec in _batched(model).items()}
+    for value in model.graph.inputs:
+        if (axis := axes.get(str(value.name))) is not None:
+            value.shape = ir.oir_shape(["N" if i == axis else d for i, d in enumerate(ir.shape(value) or (None,))])
+    for node in model.graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None
+    for value in model.graph.outputs:
+        dims = shapes.get(str(value.name), ())
+        if value.const_value is None and not value.is_graph_input():
+            value.shape = ir.oir_shape(["N" if dims[0] == size else None, *dims[1:]]) if dims else None
+    return True
+
+
+def _free_reshape(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write the target with 0 or -1 where the batch is: on axis 0, or, where that is something else, behind it."""
+    before, after = (shapes.get(n, ()) for n in (ir.read_name(node), ir.written_name(node)))
+    target = ir.const(node.inputs[1])
+    if target is None or not before or not after or 0 in (*before, *after):
+        return
+    node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
+    if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
+        at = after.index(size, 1)
+        array = np.array([*after[:at], -1, *after[at + 1 :]], np.int64)
+    else:  # an axis 0 of more than the one sample has the batch folded into it
+        same = before[0] == after[0] and (size > 1 or before[0] == 1)
+        array = np.array([0 if same else -1, *after[1:]], np.int64)
+    ir.set_constant(model, node, 1, array, "free")
+
+
+def _free_expand(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    target, source = ir.const(node.inputs[1]), shapes.get(ir.read_name(node), ())
+    if target is not None and len(target) == len(source) and target[0] == size == source[0]:
+        ir.set_constant(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
+
+
+def _free_states(model: ir.Graph, node: ir.Node) -> None:
+    """Repeat constant initial states [D, 1, H] of a layer that reads [T, N, I] for each of N samples."""
+    if ir.attr(node, "layout", 0):
+        return
+    for index in range(5, min(len(node.inputs), 7)):
+        array = ir.const(node.inputs[index])
+        if array is not None and array.ndim == 3 and array.shape[1] == 1:
+            node.replace_input_with(index, _repeated(model, node, index, array))
+
+
+def _repeated(model: ir.Graph, node: ir.Node, index: int, array: np.ndarray) -> ir.Value:
+    """Return the state `array`, input `index` of `node`, repeated as often as its first input has samples."""
+    name = ir.read_name(node, index)
+
+    def constant(*values: int) -> ir.Value:
+        return ir.add_initializer(model, ir.fresh_name(model, f"{name}_size"), np.array(values, np.int64))
+
+    def add(op_type: str, what: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
+        output = ir.fresh_name(model, f"{name}_{what}")
+        new = ir.make_node(op_type, inputs, attributes, of=node, what=f"{what}{index}", output=output)
+        model.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    samples = add("Gather", "rows", [add("Shape", "sizes", [node.inputs[0]]), constant(1)], axis=0)
+    shape = add("Concat", "all", [constant(array.shape[0]), samples, constant(array.shape[2])], axis=0)
+    return add("Expand", "each", [node.inputs[index], shape])
+
+
+def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Keep one of N equal rows of a constant operand that broadcasts."""
+    if node.op_type not in operators.STRAIGHT:
+        return
+    for index, value in enumerate(node.inputs):
+        array = ir.const(value)
+        full = len(shapes.get(ir.written_name(node), ()))
+        if array is not None and full and array.ndim == full and len(array) == size and (array == array[:1]).all():
+            ir.set_constant(model, node, index, array[:1], "row")
+
+
+def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
+    """Whether `trial` gives what `model` gives, on N samples, and on each of them alone."""
+    names = [str(v.name) for v in model.graph.outputs]
+    batched = _batched(model)
+    some = sorted({*range(min(size, 4)), size - 1})
+    feed = _feed(model, 1)
+    others = {
+        name: np.concatenate([array, _feed(model, 2)[name]], batched[name].axis) if name in batched else array
+        for name, array in feed.items()
+    }
+    try:
+        new = FloatRunner(trial, names)
+        want = _run(FloatRunner(model, names), feed)
+        twice = _run(new, others)
+        alone = [
+            _run(new, {n: batched[n].samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
+            for i in some
+        ]
+    except ModelError:
+        return False
+    return all(
+        _follows(array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size)
+        for name, array in want.items()
+    )
+
+
+def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np.ndarray]], size: int) -> bool:
+    """Whether the outputs of a batch twice as large and of single samples are what `array` says they must be."""
+    longer = [axis for axis in range(min(array.ndim, twice.ndim)) if array.shape[axis] != twice.shape[axis]]
+    if array.ndim != twice.ndim or len(longer) != 1:
+        return False
+    array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
+    rows = len(array) // size
+    if longer[0] and rows != 1:  # what lies behind one another there is time, or places, of all samples
+        return False
+    return (
+        len(array) % size == 0
+        and len(twice) == 2 * len(array)
+        and _close(twice[: len(array)], array)
+        and all(
+            one.ndim == array.ndim and _close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
+            for i, one in alone
+        )
+    )
+
+
+def _run(runner: FloatRunner, feed: _Feed) -> _Feed:
+    return {name: array for name, array, _ in runner.run(feed)}
+
+
+def _close(found: np.ndarray, want: np.ndarray) -> bool:
+    if found.shape != want.shape:
+        return False
+    a, b = found.astype(np.float64), want.astype(np.float64)
+    scale = max(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), 1e-30)
+    return bool(np.allclose(a, b, rtol=0, atol=_TOLERANCE * scale, equal_nan=True))

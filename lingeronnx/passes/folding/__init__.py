@@ -1,0 +1,1 @@
+"""What is known before the run: constants, shapes, control flow that is decided, nodes that do nothing."""

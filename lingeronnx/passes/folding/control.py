@@ -1,0 +1,180 @@
+"""Control flow that is decided before the run: If on a constant inlined, Loop with a constant count unrolled.
+
+A Loop is unrolled where it runs at most `LONGEST` times, its condition never changes and starts true. Everything else
+is refused by `check_control`, with the node's name: the chips run straight lines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ModelError
+from ...graph import ir
+from .._pass import Answer, refused
+
+LONGEST = 64
+
+
+def inline_control(model: ir.Graph) -> Answer:
+    """Inline the decided If and Loop nodes of `model`'s main graph."""
+    done = 0
+    for node in list(model.graph):
+        if node.domain:
+            continue
+        if node.op_type == "If":
+            done += _inline_if(model, node)
+        elif node.op_type == "Loop":
+            done += _unroll(model, node)
+    if done:
+        ir.name_nodes(model)
+    left = [node for node in model.graph if not node.domain and ir.holds_graphs(node)]
+    return Answer(done, [refused(node, _told(node)[0]) for node in left])
+
+
+def check_control(model: ir.Graph) -> int:
+    """Raise ModelError for control flow that is left in `model`; changes nothing."""
+    for node in model.graph:
+        if ir.holds_graphs(node):
+            raise ModelError(f"{node.op_type} {node.name}: {'; '.join(_told(node))}")
+    return 0
+
+
+def _told(node: ir.Node) -> tuple[str, str]:
+    """Return why `node`, which has subgraphs, is left, and what the user can do."""
+    if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
+        return f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    if node.op_type == "Loop" and (name := _setting(node.inputs[0]) or _setting(node.inputs[1])) is not None:
+        return f"its number of turns depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    why = _REASONS.get(node.op_type, "it runs a graph of its own")
+    return why, "export the model without it, or what lies behind it as a model of its own"
+
+
+def _setting(value: ir.Value | None) -> str | None:
+    """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
+    inputs: dict[str, ir.Value] = {}
+    seen: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if at is None or at in seen:
+            continue
+        seen.add(at)
+        if at.is_graph_input() and at.const_value is None:
+            inputs[str(at.name)] = at
+        maker = at.producer()
+        waiting += [] if maker is None else list(maker.inputs)
+    if len(inputs) != 1:
+        return None
+    ((name, found),) = inputs.items()
+    return name if ir.shape(found) in ((), (1,)) else None
+
+
+_REASONS = {
+    "If": "its condition is computed at run time",
+    "Loop": f"it is not a loop of at most {LONGEST} turns whose number is known before the run",
+    "Scan": "it loops over a sequence",
+}
+
+
+def _inline_if(model: ir.Graph, node: ir.Node) -> int:
+    condition = ir.const(node.inputs[0])
+    if condition is None or condition.size != 1:
+        return 0
+    branch = node.attributes["then_branch" if condition.reshape(())[()] else "else_branch"].as_graph()
+    results = _move(model, node, branch.clone(allow_outer_scope_values=True), [])
+    _finish(model, node, results)
+    return 1
+
+
+def _unroll(model: ir.Graph, node: ir.Node) -> int:
+    turns, start = (ir.const(node.inputs[i]) if len(node.inputs) > i else None for i in (0, 1))
+    body = node.attributes["body"].as_graph()
+    given = len(node.inputs) > 1 and node.inputs[1] is not None
+    if turns is None or turns.size != 1 or not 0 < int(turns.reshape(())) <= LONGEST or not _goes_on(body):
+        return 0
+    if given and (start is None or not start.all()):
+        return 0
+    states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
+    carried = len(states)
+    scans: list[list[ir.Value]] = [[] for _ in body.outputs[1 + carried :]]
+    true = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_true"), np.array(True))
+    for turn in range(int(turns.reshape(()))):
+        number = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_turn"), np.array(turn, np.int64))
+        results = _move(model, node, body.clone(allow_outer_scope_values=True), [number, true, *states])
+        states = results[1 : 1 + carried]
+        for column, value in zip(scans, results[1 + carried :], strict=True):
+            column.append(value)
+    stacked = [_stack(model, node, column) for column in scans]
+    _finish(model, node, [*states, *stacked])
+    return 1
+
+
+def _goes_on(body: ir.Body) -> bool:
+    """Whether the condition that `body` hands to the next turn is always true."""
+    value = body.outputs[0]
+    while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
+        value = maker.inputs[0]
+    if maker is not None and maker.op_type == "Constant":
+        held = ir.attr(maker, "value")
+        return held is not None and bool(np.all(held))
+    array = ir.const(value)
+    return value is body.inputs[1] or (array is not None and bool(np.all(array)))
+
+
+def _move(model: ir.Graph, before: ir.Node, graph: ir.Body, given: list[ir.Value]) -> list[ir.Value]:
+    """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`; return its outputs."""
+    outputs = list(graph.outputs)
+    replaced: dict[int, ir.Value] = {}
+    for value, new in zip(graph.inputs, given, strict=True):
+        replaced[id(value)] = new
+    for name, value in list(graph.initializers.items()):
+        array = value.const_value.numpy() if value.const_value is not None else np.zeros(0)
+        replaced[id(value)] = ir.add_initializer(model, ir.fresh_name(model, name), array)
+    for value in (*graph.inputs, *graph.initializers.values()):
+        for user, index in list(value.uses()):
+            user.replace_input_with(index, replaced[id(value)])
+    graph.outputs.clear()
+    nodes = list(graph)
+    graph.remove(nodes)
+    for node in nodes:
+        for value in node.outputs:
+            if value.name:
+                value.name = ir.fresh_name(model, value.name)
+        model.graph.insert_before(before, node)
+    return [replaced.get(id(value), value) for value in outputs]
+
+
+def _stack(model: ir.Graph, node: ir.Node, values: list[ir.Value]) -> ir.Value:
+    """Return the values of all turns, stacked along a new axis 0."""
+    newer = ir.opset(model) >= 13
+    axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([0], np.int64))
+    rows = []
+    for value in values:
+        row = ir.make_node(
+            "Unsqueeze",
+            [value, axis] if newer else [value],
+            None if newer else {"axes": [0]},
+            of=node,
+            what="row",
+            output=ir.fresh_name(model, f"{value.name}_row"),
+        )
+        model.graph.insert_before(node, row)
+        rows.append(row.outputs[0])
+    whole = ir.make_node(
+        "Concat", rows, {"axis": 0}, of=node, what="stack", output=ir.fresh_name(model, f"{node.name}_stack")
+    )
+    model.graph.insert_before(node, whole)
+    return whole.outputs[0]
+
+
+def _finish(model: ir.Graph, node: ir.Node, results: list[ir.Value]) -> None:
+    """Let the outputs of `node` be the `results`, through Identity nodes that keep their names."""
+    for old, value in zip(list(node.outputs), results, strict=True):
+        name = old.name
+        if not name or not (old.uses() or old.is_graph_output()):
+            continue
+        old.name = None
+        same = ir.make_node("Identity", [value], of=node, what=str(name), output=str(name), like=old)
+        model.graph.insert_before(node, same)
+        ir.replace_readers(old, same.outputs[0])
+    model.graph.remove(node, safe=True)

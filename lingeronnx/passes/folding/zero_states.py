@@ -1,0 +1,44 @@
+"""Initial states of recurrent layers that are zeros are left out: absent means zero.
+
+Exporters compute them from the batch size, with ConstantOfShape or Expand and operators that only move data.
+"""
+
+from __future__ import annotations
+
+from ...graph import ir, operators
+from .._pass import Answer, Reason, refused
+
+_MOVES = operators.WHOLE | operators.PARTS | operators.COPIES | {"Cast"}
+
+
+def zero_states(model: ir.Graph) -> Answer:
+    """Drop the zero states of LSTM, GRU and RNN nodes of `model`."""
+    dropped, why = 0, list[Reason]()
+    for node in model.graph:
+        if node.op_type not in operators.RECURRENT or node.domain:
+            continue
+        for index in (5, 6):
+            if len(node.inputs) <= index or node.inputs[index] is None:
+                continue
+            if _is_zero(node.inputs[index]):
+                node.replace_input_with(index, None)
+                dropped += 1
+            else:
+                why.append(refused(node, f"its state '{ir.read_name(node, index)}' is not known to be zero"))
+    return Answer(dropped, why)
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Whether `value` is zero throughout, whatever its shape."""
+    array = ir.const(value)
+    if array is not None:
+        return not array.any()
+    node = ir.producer(value)
+    if node is None or node.domain:
+        return False
+    if node.op_type == "ConstantOfShape":
+        held = ir.attr(node, "value")
+        return held is None or not held.any()
+    if node.op_type == "Concat":
+        return all(_is_zero(v) for v in node.inputs)
+    return node.op_type in _MOVES and _is_zero(node.inputs[0])

@@ -1,0 +1,1 @@
+"""Layers with weights, and pools: one form for each, and what is folded into them."""

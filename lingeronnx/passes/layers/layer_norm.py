@@ -1,0 +1,377 @@
+"""Layer normalisation written out becomes LayerNormalization, whatever operators it was written with.
+
+    y = (x - mean(x)) / sqrt(variance(x) + eps) [* gamma] [+ beta]         over the last axes, or over one other axis
+
+Every square root, or batch normalisation with computed statistics, may belong to one. What lies around it and is
+computed from one tensor x alone is run on a few random x; it is a layer normalisation where all results agree with the
+formula. Exporters write it in many ways: d / sqrt(mean(d^2) + eps), x*m + (beta - mean*m) with m = gamma / sqrt(..),
+mean(x^2) - mean(x)^2, or a batch normalisation whose channels are rows (Keras).
+
+From opset 17 on a LayerNormalization is standard; before, the node calls a model-local function with the same
+operators, ``lingeronnx.LayerNormalization``. An axis that is not the last is made so by Transpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import ModelError
+from ...graph import ir, operators
+from ...run.runners import FloatIsland
+
+NAME = "LayerNormalization"
+
+_STEPS = 32  # nodes that are looked at before and behind a root
+_PROBES = 6
+_CLOSE = 1e-3  # of the largest value
+_MOST_EPSILON = 0.1
+#: Means and deviations, as sums and norms along an axis.
+_REDUCES = {kind for kind, what in operators.REDUCES.items() if what in ("mean", "sum", "squares", "length")}
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """What was found: x is normalised over `axes`; gamma and beta have one value per element of a row."""
+
+    axes: tuple[int, ...]
+    epsilon: float
+    gamma: np.ndarray
+    beta: np.ndarray
+
+
+def layer_norm(model: ir.Graph) -> int:
+    """Rewrite the decomposed layer normalisations of `model`; return how many."""
+    changed = 0
+    for root in list(model.graph):
+        found = _found(model, root) if root.graph is not None and _is_root(root) else None
+        if found is None:
+            continue
+        nodes, x, norm = found
+        _write(model, nodes, x, norm)
+        changed += 1
+    return changed
+
+
+def _is_root(node: ir.Node) -> bool:
+    if node.domain:
+        return False
+    if node.op_type == "BatchNormalization":
+        return any(ir.const(value) is None for value in node.inputs[3:5])
+    power = ir.const(node.inputs[1]) if node.op_type == "Pow" else None
+    return node.op_type == "Sqrt" or (power is not None and power.size == 1 and abs(float(power.reshape(()))) == 0.5)
+
+
+def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _Norm] | None:
+    """Return (nodes, x, what they compute) of the layer normalisation around `root`; its result is the last node's."""
+    place = {id(node): number for number, node in enumerate(model.graph)}
+    for x in _sources(root, place):
+        ends = _ends(root, x, place)
+        if not ends:
+            continue
+        island = FloatIsland(model, ends[-1][1], {str(y.name) for y, _ in ends})
+        seen = _probed(island, x)
+        best: tuple[list[ir.Node], ir.Value, _Norm] | None = None
+        for y, nodes in ends if seen[0] else []:
+            if best is not None and not all(_is_affine(node) for node in nodes if node not in best[0]):
+                break
+            name = str(y.name)
+            norm = _fitted(seen[0], [out[name] for out in seen[1]], nodes, island, name)
+            best = best if norm is None else (nodes, x, norm)
+        if best is not None:
+            return best
+    return None
+
+
+def _is_affine(node: ir.Node) -> bool:
+    constant = any(ir.const(value) is not None for value in node.inputs)
+    return not node.domain and node.op_type in operators.STRAIGHT and constant
+
+
+# ---- candidates --------------------------------------------------------------------------------------------------
+
+
+def _sources(root: ir.Node, place: dict[int, int]) -> Iterator[ir.Value]:
+    """Yield the tensors that `root` is computed from alone, nearest first."""
+    open_values = _computed(root)
+    for _ in range(_STEPS):
+        if len(open_values) == 1 and _is_rows(open_values[0]):
+            yield open_values[0]
+        makers = [node for value in open_values if (node := ir.producer(value)) is not None]
+        last = max(makers, key=lambda node: place[id(node)], default=None)
+        if last is None or last.domain or ir.holds_graphs(last):
+            return
+        open_values = [value for value in open_values if ir.producer(value) is not last]
+        open_values += [value for value in _computed(last) if value not in open_values]
+
+
+def _computed(node: ir.Node) -> list[ir.Value]:
+    found: list[ir.Value] = []
+    for value in node.inputs:
+        if value is not None and ir.const(value) is None and value not in found:
+            found.append(value)
+    return found
+
+
+def _is_rows(value: ir.Value) -> bool:
+    shape = ir.shape(value)
+    return value.dtype is not None and value.dtype.numpy().kind == "f" and shape is not None and len(shape) > 1
+
+
+def _ends(root: ir.Node, x: ir.Value, place: dict[int, int]) -> list[tuple[ir.Value, list[ir.Node]]]:
+    """Return (y, nodes) of tensors like `x` that nodes, `root` among them, compute from `x` alone, nearest first.
+
+    Nobody else reads what lies between, but sizes.
+    """
+    first = ir.producer(x)
+    behind = sorted((n for n in _behind(x) if id(n) in place), key=lambda n: place[id(n)])  # not inside of subgraphs
+    after = [node for node in behind if first is None or place[id(node)] > place[id(first)]]
+    known, joined, found = {id(x)}, list[ir.Node](), list[tuple[ir.Value, list[ir.Node]]]()
+    for node in after:
+        if node.domain or ir.holds_graphs(node) or not all(id(v) in known for v in _computed(node)):
+            continue
+        joined.append(node)
+        known.update(id(v) for v in node.outputs)
+        y = node.outputs[0]
+        if place[id(node)] >= place[id(root)] and ir.shape(y) == ir.shape(x) and y.dtype == x.dtype:
+            nodes = _between(y, joined)
+            kinds = {n.op_type for n in nodes}
+            roots = [n for n in nodes if _is_root(n)]
+            if roots == [root] and not kinds.isdisjoint(_REDUCES) and _closed(nodes, y):
+                found.append((y, nodes))
+    return found
+
+
+def _behind(x: ir.Value) -> list[ir.Node]:
+    """Return the nearest nodes that read `x` or what these compute."""
+    found: list[ir.Node] = []
+    values = [x]
+    while values and len(found) < 2 * _STEPS:
+        for use in values.pop(0).uses():
+            if use.node not in found and use.node.graph is not None:
+                found.append(use.node)
+                values += use.node.outputs
+    return found
+
+
+def _between(y: ir.Value, joined: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return those of `joined` that `y` is computed by, in their order."""
+    wanted, nodes = {id(y)}, list[ir.Node]()
+    for node in reversed(joined):
+        if any(id(v) in wanted for v in node.outputs):
+            nodes.insert(0, node)
+            wanted.update(id(v) for v in node.inputs if v is not None)
+    return nodes
+
+
+def _closed(nodes: Sequence[ir.Node], y: ir.Value) -> bool:
+    """Whether nobody but `nodes` reads the real numbers that they compute, `y` apart."""
+    inner = [
+        v for node in nodes for v in node.outputs if v is not y and (v.dtype is None or v.dtype.numpy().kind == "f")
+    ]
+    return not any(v.is_graph_output() or any(use.node not in nodes for use in v.uses()) for v in inner)
+
+
+# ---- what they compute -------------------------------------------------------------------------------------------
+
+
+def _probed(island: FloatIsland, x: ir.Value) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Return random inputs and the results for them; none where it does not run."""
+    if island.inputs != (str(x.name),):
+        return [], []
+    rng = np.random.default_rng(0)
+    size = [2 if d is None else int(d) for d in ir.shape(x) or ()]
+    feeds = [(3 * rng.standard_normal(size) + rng.standard_normal()).astype(np.float32) for _ in range(_PROBES)]
+    try:
+        return feeds, [dict(zip(island.outputs, island.together([feed]), strict=True)) for feed in feeds]
+    except ModelError:
+        return [], []
+
+
+def _normal(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axes, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):  # a row of one value has no variance: no epsilon fits
+        return np.asarray(centred / np.sqrt((centred**2).mean(axes, keepdims=True) + epsilon))
+
+
+def _fitted(
+    feeds: Sequence[np.ndarray], results: Sequence[np.ndarray], nodes: Sequence[ir.Node], island: FloatIsland, name: str
+) -> _Norm | None:
+    """Return the layer normalisation that gives `results`, what `island` calls `name`, for `feeds`; None for others."""
+    if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in zip(feeds, results, strict=True)):
+        return None
+    rank = feeds[0].ndim
+    for axes in [tuple(range(rank - k, rank)) for k in range(1, rank)] + [(axis,) for axis in range(1, rank - 1)]:
+        for epsilon in _epsilons(nodes):
+            gamma, beta = _affine([_normal(x, axes, epsilon) for x in feeds], results, axes)
+            norm = _Norm(axes, epsilon, *(_snapped(a, nodes) for a in (gamma, beta)))
+            if all(_agrees(norm, x, y) for x, y in zip(feeds, results, strict=True)) and _small_agrees(
+                norm, island, feeds[0], name
+            ):
+                return norm
+    return None
+
+
+def _affine(
+    normal: Sequence[np.ndarray], results: Sequence[np.ndarray], axes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the factor and summand of each element of a row that fit best, 1 on the other axes."""
+    n, y = np.stack(normal), np.stack(results).astype(np.float64)
+    others = tuple(a for a in range(n.ndim) if a - 1 not in axes)
+    mean_n, mean_y = n.mean(others, keepdims=True), y.mean(others, keepdims=True)
+    spread = ((n - mean_n) ** 2).mean(others, keepdims=True)
+    gamma = ((n - mean_n) * (y - mean_y)).mean(others, keepdims=True) / np.maximum(spread, 1e-12)
+    return gamma[0], (mean_y - gamma * mean_n)[0]
+
+
+def _snapped(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
+    """Return the constant of `nodes`, or 0 or 1, that `values` are but for rounding; else `values`."""
+    near = _CLOSE / 10 * max(float(np.abs(values).max()), 1.0)
+    held = [
+        array for node in nodes for v in node.inputs if (array := ir.const(v)) is not None and array.dtype.kind == "f"
+    ]
+    for array in [np.zeros(1), np.ones(1), *held]:
+        if array.size in (1, values.size):
+            tried = np.broadcast_to(array.reshape(values.shape if array.size > 1 else 1), values.shape)
+            if np.abs(tried - values).max() < near:
+                return tried.astype(np.float32)
+    return values.astype(np.float32)
+
+
+def _epsilons(nodes: Sequence[ir.Node]) -> list[float]:
+    """Return what may be the summand of the variance: small constants of `nodes`, and none."""
+    found = {0.0}
+    for node in nodes:
+        arrays = [ir.const(value) for value in node.inputs]
+        found |= {float(a.reshape(())) for a in arrays if a is not None and a.size == 1 and a.dtype.kind == "f"}
+        if node.op_type == "BatchNormalization":
+            found.add(float(ir.attr(node, "epsilon", 1e-5)))
+    return sorted((e for e in found if 0 <= e <= _MOST_EPSILON), reverse=True)
+
+
+def _agrees(norm: _Norm, x: np.ndarray, y: np.ndarray) -> bool:
+    want = _normal(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
+    return float(np.abs(want - y).max()) <= _CLOSE * float(np.abs(y).max())
+
+
+def _small_agrees(norm: _Norm, island: FloatIsland, like: np.ndarray, name: str) -> bool:
+    """Whether small inputs agree as well, of a variance that epsilon matters for."""
+    if not norm.epsilon:
+        return True
+    x = (np.sqrt(norm.epsilon) * _normal(like, norm.axes, 0.0)).astype(np.float32)
+    try:
+        y = dict(zip(island.outputs, island.together([x]), strict=True))[name]
+    except ModelError:
+        return False
+    return _agrees(norm, x, y)
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+def _write(model: ir.Graph, nodes: list[ir.Node], x: ir.Value, norm: _Norm) -> None:
+    """Put the node, between Transposes where its axes are not the last, in the place of `nodes`."""
+    last = nodes[-1]
+    base, rank = str(last.outputs[0].name), len(ir.shape(x) or ())
+    count = len(norm.axes)
+    trailing = norm.axes == tuple(range(rank - count, rank))
+    order = [a for a in range(rank) if a not in norm.axes] + list(norm.axes)
+    sizes = [norm.gamma.shape[axis] for axis in norm.axes]
+    given = [
+        ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}"), array.reshape(sizes))
+        for what, array in (("gamma", norm.gamma), ("beta", norm.beta))
+    ]
+    made, rows = [], x
+    if not trailing:
+        made.append(_turned(model, x, order, last, "rows"))
+        rows = made[0].outputs[0]
+    standard = ir.opset(model) >= 17
+    name = NAME if standard else _declare(model, count, norm.epsilon)
+    new = ir.make_node(
+        name,
+        [rows, *given],
+        {"axis": -count, "epsilon": norm.epsilon},
+        of=last,
+        output="" if trailing else ir.fresh_name(model, f"{base}_normal"),
+        domain="" if standard else ir.DOMAIN,
+        like=rows,
+    )
+    made.append(new)
+    if trailing:
+        new.outputs[0].shape, new.outputs[0].type = last.outputs[0].shape, last.outputs[0].type
+    else:
+        made.append(_turned(model, new.outputs[0], [order.index(a) for a in range(rank)], last, "back"))
+    ir.replace(model, _unread(nodes), made)
+
+
+def _turned(model: ir.Graph, value: ir.Value, order: list[int], of: ir.Node, what: str) -> ir.Node:
+    node = ir.make_node(
+        "Transpose",
+        [value],
+        {"perm": order},
+        of=of,
+        what=what,
+        output=ir.fresh_name(model, f"{of.outputs[0].name}_{what}"),
+    )
+    shape = list(value.shape or ())
+    node.outputs[0].type, node.outputs[0].shape = value.type, ir.oir_shape([shape[axis] for axis in order])
+    return node
+
+
+def _unread(nodes: list[ir.Node]) -> list[ir.Node]:
+    """Return the nodes that nobody needs but the last of `nodes`, which goes: sizes may have other readers."""
+    gone = [nodes[-1]]
+    for node in reversed(nodes[:-1]):
+        if not any(v.is_graph_output() or any(use.node not in gone for use in v.uses()) for v in node.outputs):
+            gone.insert(0, node)
+    return gone
+
+
+def call(model: ir.Graph, node: ir.Node, epsilon: float) -> None:
+    """Give the layer normalisation `node` another epsilon."""
+    if node.domain:
+        node.op_type = _declare(model, len(ir.shape(node.inputs[1]) or ()), epsilon)
+    ir.set_attr(node, "epsilon", epsilon)
+
+
+def _declare(model: ir.Graph, axes: int, epsilon: float) -> str:
+    """Add the function for rows of `axes` axes and this epsilon to the model; return its name."""
+    base = NAME if axes == 1 else f"{NAME}_{axes}axes"
+    name, number = base, 1
+    while (key := (ir.DOMAIN, name, "")) in model.functions:
+        if model.functions[key].graph.doc_string == f"{axes} {epsilon!r}":
+            return name
+        number += 1
+        name = f"{base}_{number}"
+    x, gamma, beta = (ir.Value(name=n) for n in ("x", "gamma", "beta"))
+    body: list[ir.Node] = []
+
+    def step(kind: str, inputs: list[ir.Value], **attrs: object) -> ir.Value:
+        made = ir.node(kind, inputs, attrs)  # type: ignore[arg-type]
+        made.outputs[0].name = f"v{len(body)}"
+        body.append(made)
+        return made.outputs[0]
+
+    where = list(range(-axes, 0))
+    eps = step("Constant", [], value=ir.tensor(np.array(epsilon, np.float32), name="eps"))
+    centred = step("Sub", [x, step("ReduceMean", [x], axes=where)])
+    spread = step("ReduceMean", [step("Mul", [centred, centred])], axes=where)
+    normal = step("Div", [centred, step("Sqrt", [step("Add", [spread, eps])])])
+    result = step("Add", [step("Mul", [normal, gamma]), beta])
+    version = ir.opset(model)
+    graph = ir.Body(
+        [x, gamma, beta], [result], nodes=body, opset_imports={"": version}, name=name, doc_string=f"{axes} {epsilon!r}"
+    )
+    function = ir.Function(
+        ir.DOMAIN,
+        name,
+        graph=graph,
+        attributes=[ir.Attr("axis", ir.AttributeType.INT, -1), ir.Attr("epsilon", ir.AttributeType.FLOAT, 1e-5)],
+    )
+    model.functions[ir.DOMAIN, name, ""] = function
+    model.graph.opset_imports[ir.DOMAIN] = 1
+    model.ir_version = max(model.ir_version or 8, 8)
+    return name

@@ -1,0 +1,432 @@
+"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
+
+x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep ONNX's gate order; states
+start at zero. Where the node is given lengths [N], a state h or a cell c [N, 1, H], they are further inputs, and the
+attribute `given` names them: ``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``. Such a function
+has a body, and so a name, of its own; nobody reads the name. States that are the same for every sample are constants
+[1, 1, H]. Functions of that kind all give h.
+
+What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and Transposes, Y_h by a Slice
+of the last step (the first one of the reverse direction), or h where lengths are given. The Transposes meet those of
+exporters and cancel (`layout`). `ops.recurrent.obstacle` says which nodes stay as they are.
+
+onnxruntime does not run layout 1 (batch first) of the operators themselves: `time_first` makes it layout 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph import ir, operators
+from ...ops.layers.recurrent import directions, full_length, given, obstacle
+
+_KINDS = ("LSTM", "GRU")
+_SWAP = (1, 0, 2)
+
+
+# ---- layout 1 ----------------------------------------------------------------------------------------------------
+
+
+def time_first(model: ir.Graph) -> int:
+    """Give the batch-first LSTM, GRU and RNN nodes of `model` layout 0; return how many."""
+    changed = 0
+    for node in list(model.graph):
+        if node.domain or node.op_type not in (*_KINDS, "RNN") or not ir.attr(node, "layout", 0):
+            continue
+        node.attributes.pop("layout")
+        for index in (0, 5, 6):
+            value = node.inputs[index] if len(node.inputs) > index else None
+            if value is not None:
+                turn = ir.make_node(
+                    "Transpose",
+                    [value],
+                    {"perm": _SWAP},
+                    of=node,
+                    what=f"turn{index}",
+                    output=ir.fresh_name(model, f"{value.name}_time_first"),
+                )
+                turn.outputs[0].type = value.type
+                model.graph.insert_before(node, turn)
+                node.replace_input_with(index, turn.outputs[0])
+        for value, perm in zip(list(node.outputs), ((2, 0, 1, 3), _SWAP, _SWAP), strict=False):
+            if value.name:
+                _turn_behind(model, node, value, perm)
+        changed += 1
+    return changed
+
+
+def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
+    """Let the readers of `value`, an output of `node`, read it transposed."""
+    name = str(value.name)
+    value.name = ir.fresh_name(model, f"{name}_time_first")
+    turn = ir.make_node("Transpose", [value], {"perm": perm}, of=node, what=f"{name}_turn", output=name, like=value)
+    ir.replace_readers(value, turn.outputs[0])
+    turn.replace_input_with(0, value)
+    value.shape = None
+    model.graph.insert_after(node, turn)
+
+
+# ---- one direction, batch first ----------------------------------------------------------------------------------
+
+
+def recurrent(model: ir.Graph) -> int:
+    """Rewrite the LSTM and GRU nodes of `model`; return how many."""
+    changed = 0
+    for node in list(model.graph):
+        if not node.domain and node.op_type in _KINDS and obstacle(node) is None:
+            _Rewrite(model, node).run()
+            changed += 1
+    return changed
+
+
+class _Rewrite:
+    """What replaces one node; new nodes are put in front of it."""
+
+    def __init__(self, model: ir.Graph, node: ir.Node) -> None:
+        self._model, self._node = model, node
+        self._sizes = ir.shape(node.inputs[0]) or ()
+        batch = (node.inputs[0].shape or (0, "N", 0))[1]  # type: ignore[union-attr]
+        self._batch = batch if isinstance(batch, int) else "N"
+        self._units = int((ir.shape(node.inputs[2]) or (0, 0, 0))[2] or 0)
+        self._base = str(node.name)
+        self._more = given(node)
+        if full_length(node):
+            del self._more["lengths"]
+        self._function = declare(model, node.op_type, list(self._more))
+
+    def run(self) -> None:
+        """Put the functions and what their outputs need in place of the node."""
+        model, node = self._model, self._node
+        x = self._batch_first()
+        states = {key: self._states(index) for key, index in self._more.items() if key != "lengths"}
+        kinds = directions(node)
+        each = [self._layer(x, number, kind, states) for number, kind in enumerate(kinds)]
+        if node.outputs[0].uses() or node.outputs[0].is_graph_output():
+            self._sequence(each)
+        if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+            length = int(self._sizes[0] or 0)
+            ends = [(0, 1) if kind == "reverse" else (length - 1, length) for kind in kinds]
+            last = [self._slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
+            if "lengths" in self._more:
+                last = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
+            joined = (
+                last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units), {"axis": 1})
+            )
+            self._instead(node.outputs[1], joined, _SWAP)
+        if _reads_cell(node):
+            cells = [layer.outputs[2] for y in each if (layer := y.producer()) is not None]
+            both = (
+                cells[0]
+                if len(cells) == 1
+                else self._add("Concat", cells, "cells", (len(cells), self._units), {"axis": 1})
+            )
+            self._instead(node.outputs[2], both, _SWAP)
+        model.graph.remove(node, safe=True)
+
+    def _add(
+        self,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        what: str,
+        sizes: Sequence[int],
+        attrs: dict[str, Any],
+        domain: str = "",
+    ) -> ir.Value:
+        """Add a node with output [N, *sizes] in front of the old one."""
+        name = ir.fresh_name(self._model, f"{self._base}_{what}")
+        new = ir.make_node(kind, inputs, attrs, of=self._node, what=what, output=name, domain=domain)
+        new.outputs[0].type = ir.source(self._node).type
+        new.outputs[0].shape = ir.oir_shape([self._batch, *sizes])
+        self._model.graph.insert_before(self._node, new)
+        return new.outputs[0]
+
+    def _batch_first(self) -> ir.Value:
+        source = ir.source(self._node)
+        maker = ir.producer(source)
+        rows = _row_by_row(source)
+        if rows:
+            return self._hoisted(rows)
+        if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
+            return ir.source(maker)
+        length, width = (int(self._sizes[i] or 0) for i in (0, 2))
+        return self._add("Transpose", [source], "x", (length, width), {"perm": _SWAP})
+
+    def _hoisted(self, rows: list[ir.Node]) -> ir.Value:
+        """Transpose the graph input that the layers `rows` work on, the last one first, in place of their result."""
+        entry = ir.source(rows[-1])
+        sizes = [int(d or 0) for i, d in enumerate(ir.shape(entry) or ()) if i != 1]
+        turned = self._add("Transpose", [entry], "x", sizes, {"perm": _SWAP})
+        maker = ir.maker(turned)
+        self._model.graph.remove(maker)
+        self._model.graph.insert_before(rows[-1], maker)
+        rows[-1].replace_input_with(0, turned)
+        for row in rows:
+            value = row.outputs[0]
+            value.name = ir.fresh_name(self._model, f"{value.name}_batch_first")  # another shape, another name
+            value.shape = ir.oir_shape([self._batch, sizes[0], (ir.shape(value) or (None,))[-1]])
+        return rows[0].outputs[0]
+
+    def _states(self, index: int) -> list[ir.Value]:
+        """Return the states [D, N, H] of input `index` as [N, 1, H] per direction, [1, 1, H] of a constant."""
+        value, count = ir.source(self._node, index), len(directions(self._node))
+        array = same_rows(value)
+        if array is not None:
+            names = [ir.fresh_name(self._model, f"{value.name}_{kind}") for kind in directions(self._node)]
+            return [
+                ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
+                for i, name in enumerate(names)
+            ]
+        maker, what = ir.producer(value), f"state{index}"
+        if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
+            turned = ir.source(maker)
+        else:
+            turned = self._add("Transpose", [value], what, (count, self._units), {"perm": _SWAP})
+        return [turned] if count == 1 else [self._slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
+
+    def _layer(self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]) -> ir.Value:
+        """Add the function of one direction and return its y [N, T, H]."""
+        node, model = self._node, self._model
+        weights: list[ir.Value | None] = [x]
+        many = len(directions(node)) > 1
+        for index in (1, 2, 3):
+            value = node.inputs[index] if len(node.inputs) > index else None
+            rows = (ir.shape(node.inputs[1]) or (0, 0))[1]
+            array = ir.const(value)
+            part = np.zeros(2 * int(rows or 0), np.float32) if array is None else array[number]
+            base = f"{value.name if value is not None else f'{self._base}_bias'}_{direction if many else 'one'}"
+            weights.append(ir.add_initializer(model, ir.fresh_name(model, base), part))
+        attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
+        if node.op_type == "GRU":
+            attrs["linear_before_reset"] = int(ir.attr(node, "linear_before_reset", 0))
+        if self._more:
+            attrs["given"] = list(self._more)
+        for key, index in self._more.items():
+            weights.append(ir.source(node, index) if key == "lengths" else states[key][number])
+        what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
+        y = self._add(self._function, weights, what, sizes, attrs, ir.DOMAIN)
+        layer = ir.maker(y)
+        if not many:
+            layer.name = self._base  # selectors go by it
+        if node.op_type == "LSTM" or self._more:
+            layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
+            for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
+                value.name, value.type = ir.fresh_name(model, f"{y.name}_{key}"), y.type
+                value.shape = ir.oir_shape([self._batch, 1, self._units])
+        return y
+
+    def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
+        bounds = [
+            ir.add_initializer(
+                self._model, ir.fresh_name(self._model, f"{self._base}_{what}{key}"), np.array([value], np.int64)
+            )
+            for key, value in (("start", start), ("end", end), ("axis", 1))
+        ]
+        return self._add("Slice", [y, *bounds], what, (1, self._units), {})
+
+    def _sequence(self, each: list[ir.Value]) -> None:
+        """Put what is made of the directions' y in place of Y [T, D, N, H] and of the ways exporters flatten it."""
+        whole, length = self._node.outputs[0], int(self._sizes[0] or 0)
+        for use in list(whole.uses()):
+            if _joins_directions(use.node, len(each)):
+                width = len(each) * self._units
+                both = each[0] if len(each) == 1 else self._once("both", each, (length, width))
+                self._instead(_flat_output(use.node), both, _SWAP)
+        if whole.uses() or whole.is_graph_output():
+            axis = np.array([1], np.int64)
+            parts = []
+            for number, y in enumerate(each):
+                attrs: dict[str, Any] = {"axes": [1]} if self._old else {}
+                more = (
+                    []
+                    if self._old
+                    else [
+                        ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}_axis{number}"), axis)
+                    ]
+                )
+                parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
+            sizes = (len(each), length, self._units)
+            apart = parts[0] if len(parts) == 1 else self._add("Concat", parts, "apart", sizes, {"axis": 1})
+            self._instead(whole, apart, (2, 1, 0, 3))
+
+    @property
+    def _old(self) -> bool:
+        """Whether axes are attributes (before opset 13)."""
+        return ir.opset(self._model) < 13
+
+    def _once(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
+        for use in each[0].uses():
+            if use.node.op_type == "Concat" and list(use.node.inputs) == each and ir.attr(use.node, "axis") == 2:
+                return use.node.outputs[0]
+        return self._add("Concat", each, what, sizes, {"axis": 2})
+
+    def _instead(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
+        """Let the readers of `old` read `new` transposed; a reader that turns it back reads `new` itself."""
+        model = self._model
+        for use in list(old.uses()):
+            turn = use.node
+            if turn.op_type == "Transpose" and tuple(ir.attr(turn, "perm", ())) == tuple(perm) == _SWAP:
+                ir.remove(model, turn, new) if ir.removable(turn, new) else None
+        maker = ir.maker(old)
+        if not old.uses() and not old.is_graph_output():
+            if maker is not self._node:
+                model.graph.remove(maker, safe=True)
+            return
+        name = str(old.name)
+        turn = ir.make_node("Transpose", [new], {"perm": perm}, of=self._node, what=f"{name}_turn", output="", like=old)
+        model.graph.insert_before(self._node, turn)
+        ir.replace_readers(old, turn.outputs[0])
+        if maker is self._node:
+            old.name = ir.fresh_name(model, f"{name}_old")
+        else:
+            model.graph.remove(maker, safe=True)
+        turn.outputs[0].name = name
+
+
+def _row_by_row(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes from `value` [T, N, I] back to a graph input, where all work on the last axis alone."""
+    found: list[ir.Node] = []
+    while (node := ir.producer(value)) is not None:
+        weight = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+        linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
+        summand = node.op_type in operators.STRAIGHT and weight is not None and weight.ndim <= 1
+        unary = node.op_type in operators.ONE_TENSOR
+        if node.domain or not (linear or summand or unary) or len(value.uses()) != 1 or value.is_graph_output():
+            return []
+        found.append(node)
+        value = ir.source(node)
+    return found if value.is_graph_input() and len(ir.shape(value) or ()) == 3 else []
+
+
+def same_rows(value: ir.Value | None) -> np.ndarray | None:
+    """Return [D, 1, H] where the states `value` [D, N, H] are one constant row for every sample, else None."""
+    array = ir.const(value)
+    if array is not None:
+        return array[:, :1] if array.ndim == 3 and (array == array[:, :1]).all() else None
+    maker = ir.producer(value)
+    if maker is None or maker.domain:
+        return None
+    if maker.op_type == "Identity":
+        return same_rows(maker.inputs[0])
+    if maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
+        held, axis = _expanded(ir.producer(maker.inputs[0])), 0
+    else:
+        held, axis = _expanded(maker), 1
+    if held is None or held.ndim != 3 or held.shape[axis] != 1:
+        return None
+    result = held if axis else held.transpose(_SWAP)
+    sizes = ir.shape(value)
+    whole = sizes is not None and len(sizes) == 3 and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
+    return result if whole else None
+
+
+def _expanded(node: ir.Node | None) -> np.ndarray | None:
+    """Return the constant that `node` repeats."""
+    return ir.const(node.inputs[0]) if node is not None and node.op_type in ("Expand", "Tile") else None
+
+
+def _reads_cell(node: ir.Node) -> bool:
+    """Whether anybody reads Y_c."""
+    return len(node.outputs) > 2 and bool(node.outputs[2].uses() or node.outputs[2].is_graph_output())
+
+
+def _joins_directions(node: ir.Node, count: int) -> bool:
+    """Whether `node`, which reads Y [T, D, N, H], makes [T, N, D*H] of it, alone or with the node behind it."""
+    if node.domain:
+        return False
+    if node.op_type == "Squeeze":
+        rank = len(ir.shape(node.outputs[0]) or ())
+        return count == 1 and rank == 3 and ir.axes(node) in ([1], [-3])
+    if node.op_type != "Transpose" or tuple(ir.attr(node, "perm", ())) != (0, 2, 1, 3):
+        return False
+    flat = ir.sole_consumer(node.outputs[0])
+    before, after = ir.shape(node.outputs[0]), ir.shape(flat.outputs[0]) if flat is not None else None
+    if flat is None or flat.op_type != "Reshape" or before is None or after is None or len(after) != 3:
+        return False
+    return after[0] == before[0] and after[2] == int(before[2] or 0) * int(before[3] or 0)
+
+
+def _flat_output(node: ir.Node) -> ir.Value:
+    """Return the tensor [T, N, D*H] that `node` begins."""
+    if node.op_type == "Squeeze":
+        return node.outputs[0]
+    flat = ir.sole_consumer(node.outputs[0])
+    assert flat is not None
+    return flat.outputs[0]
+
+
+# ---- the functions -----------------------------------------------------------------------------------------------
+
+
+def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
+    """Add the function of an LSTM or GRU that is given `more` to the model, once; return its name."""
+    function = "_".join(filter(None, (kind, "".join(key[0] for key in more))))
+    if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
+        return function
+    version = ir.opset(model)
+    x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
+    further = {key: ir.Value(name=key) for key in more}
+    nodes: list[ir.Node] = []
+
+    def add(
+        op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
+    ) -> ir.Value:
+        new = ir.node(op_type, inputs, attrs or {})
+        new.outputs[0].name = output
+        nodes.append(new)
+        return new.outputs[0]
+
+    def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
+        if version < 13:
+            return add(op_type, [value], output, {"axes": [axis]})
+        number = add("Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))})
+        return add(op_type, [value, number], output)
+
+    turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
+    wide = [axes("Unsqueeze", value, 0, f"{value.name}_d") for value in (w, r, b)]
+    lengths = further.get("lengths")
+    states: list[ir.Value | None] = [None, None]
+    if further.keys() - {"lengths"}:  # a constant state has one row for all samples
+        size = add("Shape", [x], "x_shape")
+        first, ones = (
+            add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
+            for name, value in (("first", 0), ("ones", [1, 1]))
+        )
+        rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
+        target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
+        for index, key in enumerate("hc"):
+            if key in further:
+                full = add("Expand", [further[key], target], f"{key}_full")
+                states[index] = add("Transpose", [full], f"{key}_t", {"perm": [1, 0, 2]})
+    behind = [lengths, *states]
+    while behind and behind[-1] is None:
+        behind.pop()
+    kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
+    if kind == "GRU":
+        kinds["linear_before_reset"] = ir.AttributeType.INT
+    count = 3 if kind == "LSTM" else 2 if more else 1
+    steps = ir.Node(
+        "",
+        kind,
+        [turned, *wide, *behind],
+        [ir.RefAttr(name, name, of) for name, of in kinds.items()],
+        num_outputs=count,
+    )
+    for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
+        value.name = name
+    nodes.append(steps)
+    flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
+    y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
+    # all outputs are passed on: one without a reader would lose its name
+    ends = ("h_last", "c_last") if more else ("h", "c")
+    last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
+    body = ir.Body([x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
+    told = {"given": ir.AttributeType.STRINGS} if more else {}
+    options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
+    made = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
+    model.functions[made.identifier()] = made
+    model.graph.opset_imports[ir.DOMAIN] = 1
+    model.ir_version = max(model.ir_version or 8, 8)
+    return function

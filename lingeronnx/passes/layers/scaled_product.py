@@ -1,0 +1,71 @@
+"""A factor of one value moves back through reshapes, transposes and a matrix product into the layer that feeds them.
+
+    (Q K^T) * s  with  Q = reshape(Linear(x))        ->  the weights of that layer times s
+
+as attention has it, so that no operator is spent on it and nothing is rounded twice. Mul and Div by a constant; every
+tensor on the way has one reader. The tensors whose meaning changes are called `<name>_scaled`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...graph import ir, operators
+from .weights import is_layer, scale_layer
+
+_MOVES = operators.SHAPED | {"Transpose"}
+
+
+def scaled_product(model: ir.Graph) -> int:
+    """Move the factors of `model` into layers; return how many."""
+    changed = 0
+    for node in list(model.graph):
+        found = _factor(node)
+        if found is None:
+            continue
+        source, factor = found
+        path = _path(source)
+        if path is None or len(path) < 2:
+            continue
+        if not scale_layer(model, path[-1], np.array([factor]), np.zeros(1)):
+            continue
+        for between in path[1:]:
+            value = between.outputs[0]
+            value.name = ir.fresh_name(model, f"{value.name}_scaled")
+        ir.absorb(model, path[0], node)
+        changed += 1
+    return changed
+
+
+def _factor(node: ir.Node) -> tuple[ir.Value, float] | None:
+    """Return the tensor that `node` multiplies by one positive number, and that number."""
+    if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
+        return None
+    arrays = [ir.const(value) for value in node.inputs]
+    index = 0 if arrays[0] is None else 1
+    array = arrays[1 - index]
+    if arrays[index] is not None or array is None or array.size != 1 or (node.op_type == "Div" and index == 1):
+        return None
+    number = float(array.reshape(()))
+    if not 0 < number < np.inf or ir.shape(node.inputs[index]) != ir.shape(node.outputs[0]):
+        return None
+    return ir.source(node, index), 1.0 / number if node.op_type == "Div" else number
+
+
+def _path(value: ir.Value) -> list[ir.Node] | None:
+    """Return the nodes from the writer of `value` back to a layer; None where the way is barred."""
+    node = value.producer()
+    if node is None or ir.sole_consumer(value) is None:
+        return None
+    if is_layer(node):
+        return [node]
+    sources: list[int] = []
+    if not node.domain and node.op_type in _MOVES:
+        sources = [0]
+    elif not node.domain and node.op_type == "MatMul":
+        sources = [i for i in (0, 1) if ir.const(node.inputs[i]) is None]
+    for index in sources:
+        rest = _path(ir.source(node, index))
+        if rest is not None:
+            return [node, *rest]
+    return None

@@ -1,0 +1,163 @@
+"""Candidates for the packer's arguments: sets of tensors to be placed in PSRAM that were measured to help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from .....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
+from .... import Target
+from ...packing import packing
+from ..judge import Ready
+from ..memory.findings import RESHAPED
+from ..net import Net
+from ..options import PSRAM, SHARE, Options
+
+__all__ = ["Candidate", "can_be_named", "candidates", "followed", "root", "rows"]
+
+#: Tensors above these sizes are moved by themselves, the largest first.
+_LARGE = (131072, 65536, 32768, 4096)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Tensors that go to PSRAM, and the other arguments."""
+
+    psram: tuple[str, ...] = ()
+    prefetch: bool = True
+    shared: bool = False
+    all_psram: bool = False
+
+    def options(self, base: Options) -> Options:
+        """Return what the packer would make of it."""
+        thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
+        return replace(
+            base,
+            places=dict.fromkeys(self.psram, PSRAM),
+            prefetch=self.prefetch,
+            thresholds=thresholds,
+            parameters=SHARE if self.shared else PSRAM,
+        )
+
+    def words(self, base: Options) -> tuple[str, ...]:
+        """Return it as arguments. A dump needs a login terminal; without one the package is the same."""
+        words = ["-p", str(base.platform), "-d", "False"]
+        if base.sizes:
+            words += ["-c", ",".join(f"{name}={size}" for name, size in base.sizes.items())]
+        if not self.prefetch:
+            words += ["--dma_prefetch", "False"]
+        if self.all_psram:
+            words += ["--threshold4", "1"]
+        places = [f"{name}:{PSRAM}" for name in self.psram] + ([f"params:{SHARE}"] if self.shared else [])
+        return (*words, "-m", ",".join(places)) if places else tuple(words)
+
+
+def candidates(ready: Ready, target: Target) -> Iterator[Candidate]:
+    """Yield the candidates, cheapest first: prefetching hides the time of loading, shared memory is the faster one."""
+    if ready.net is None:
+        yield Candidate()
+        return
+    seen = set()
+    for names in _moves(ready.net, target):
+        plain = tuple(n for n in followed(ready.net, names) if can_be_named(n))
+        for candidate in (Candidate(plain), Candidate(plain, prefetch=False), Candidate(plain, shared=True)):
+            if candidate not in seen:
+                seen.add(candidate)
+                yield candidate
+    for prefetch in (True, False):
+        yield Candidate(prefetch=prefetch, all_psram=True)
+    yield Candidate(shared=True, all_psram=True)
+
+
+def _moves(net: Net, target: Target) -> Iterator[Sequence[str]]:
+    """Yield sets of tensors to be placed in PSRAM, smallest first, as far as the chip has use for them."""
+    outside = rows(net, target)
+    groups = [g for g in (outside, _stacks(net), _norms(net), _averages(net), _states(net, target)) if g]
+    helpful = [[], outside] if outside else [[]]
+    yield []
+    yield from groups
+    for index in range(2, len(groups) + 1):
+        yield [name for group in groups[:index] for name in group]
+    for first in helpful:
+        for size in _LARGE:
+            every = {t.name for t in net.values()}
+            for kept in (_ends(net), _ends(net) | _parts(net), every - _tiles(net), every):
+                yield [*first, *(t.name for t in net.values() if t.bytes > size and t.name in kept)]
+    yield [*outside, *_norms(net), *_sequences(net)]
+
+
+def can_be_named(name: str) -> bool:
+    """Whether -m can say the name."""
+    return not set(":,") & set(name)
+
+
+def followed(net: Net, names: Sequence[str]) -> list[str]:
+    """Return tensors with what is reshaped from them, which lies where they do."""
+    found = dict.fromkeys(names)
+    for step in net.steps:
+        if step.op in RESHAPED and step.inputs[0] in found:
+            found |= dict.fromkeys(step.outputs)
+    return list(found)
+
+
+def rows(net: Net, target: Target) -> list[str]:
+    """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
+    if not packing(target).rows_outside:
+        return []
+    outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
+    return [t.name for t in outputs if t.elements > t.shape[-1]]
+
+
+def _norms(net: Net) -> list[str]:
+    """Return what LayerNormInt reads and writes."""
+    return [n for s in net.steps if s.op == LAYER_NORM.name for n in (s.inputs[0], s.outputs[0])]
+
+
+def _stacks(net: Net) -> list[str]:
+    """Return what iqCat makes for SoftmaxInt to take parts of: written to PSRAM, it has a work area planned."""
+    fed = {s.inputs[0] for s in net.steps if s.op == SOFTMAX.name}
+    cut = {s.inputs[0] for s in net.steps if s.op == "Slice" and s.outputs[0] in fed}
+    return [s.outputs[0] for s in net.steps if s.op == CONCAT.name and s.outputs[0] in cut]
+
+
+def _averages(net: Net) -> list[str]:
+    """Return the outputs of averages over a whole map."""
+    return [
+        s.outputs[0]
+        for s in net.steps
+        if s.op == AVG_POOL2D.name and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))
+    ]
+
+
+def _sequences(net: Net) -> list[str]:
+    """Return what LSTMInt reads, before it was reshaped."""
+    return [root(net, s.inputs[0]) for s in net.steps if s.op == LSTM.name]
+
+
+def root(net: Net, name: str) -> str:
+    """Return what a tensor was reshaped from."""
+    while (maker := net.maker(name)) is not None and maker.op in RESHAPED:
+        name = maker.inputs[0]
+    return name
+
+
+def _states(net: Net, target: Target) -> list[str]:
+    """Return what LSTMInt gives for every step, where its readers want it outside."""
+    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if packing(target).batch_first else []
+    return [name for name in outputs if net.readers(name)]
+
+
+def _ends(net: Net) -> set[str]:
+    """Return the graph inputs, the maps that are joined from parts, and those that parts are cut from."""
+    joined = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
+    return {*net.inputs, *joined, *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _tiles(net))}
+
+
+def _parts(net: Net) -> set[str]:
+    """Return the parts that maps are joined from."""
+    return {n for s in net.steps if s.op == CONCAT.name for n in s.inputs}
+
+
+def _tiles(net: Net) -> set[str]:
+    """Return what is cut out of tensors."""
+    return {s.outputs[0] for s in net.steps if s.op == "Slice"}

@@ -1,0 +1,105 @@
+"""The packer's arguments for a graph: the cheapest that the verdict calls right, over the whole graph at once.
+
+The candidates are those that were measured to help; each is a set of tensors to be placed in PSRAM, with or without
+prefetching, and what else helps single operators. Where none does, tensors are moved one after the other. None is taken
+on trust: the verdict decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+
+from .....graph import ir
+from .... import Target
+from ....verdict import Choice
+from ...packing import packing
+from ..judge import Judged, Ready, make_ready, verdict
+from ..memory.needs import least_needs
+from ..memory.plan import Memory, plan_memory, room
+from ..options import Options
+from .candidates import Candidate, candidates
+from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
+
+__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "shell"]
+
+
+@dataclass(frozen=True)
+class Judgement(Choice):
+    """A choice with all that is known of it."""
+
+    verdict: Judged
+
+
+def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
+    """Return the words to pack `graph` with, without files; ConfigError for a row without a packer."""
+    return list(choose(graph, target).words)
+
+
+def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
+    """Return the cheapest arguments under which `graph` is right, and the verdict."""
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    base = plain_options(proto, target)
+    return chosen(make_ready(proto, target, base), target, base)
+
+
+def plain_options(proto: onnx.ModelProto, target: Target) -> Options:
+    """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
+    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    return Options(platform=packing(target).name, sizes=sizes)
+
+
+def chosen(ready: Ready, target: Target, base: Options) -> Judgement:
+    """Return the cheapest arguments under which a graph that was read with `base` is right, and the verdict.
+
+    A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
+    """
+    best: tuple[tuple[int, int, int], Judgement] | None = None
+    start = Candidate()  # of the best
+    late: list[tuple[int, Candidate]] = []  # what does not fit is judged where nothing else packs
+
+    def judged(
+        number: int, candidate: Candidate, memory: Memory | None = None
+    ) -> tuple[tuple[int, int, int], Judgement]:
+        found = Judgement(candidate.words(base), verdict(ready, target, candidate.options(base), memory))
+        return (rank(found.verdict), len(found.verdict.findings), number), found
+
+    hopeless = ready.net is not None and max(least_needs(ready.net, target).values(), default=0) > room(target, base)
+    more = () if hopeless else spilled(ready, target, base)
+    for number, candidate in enumerate(itertools.chain(candidates(ready, target), more)):
+        memory = None
+        if ready.net is not None:
+            memory = plan_memory(ready.net, target, candidate.options(base), room(target, base) + 1)
+            if memory is None:
+                late.append((number, candidate))
+                continue
+        tried = judged(number, candidate, memory)
+        if best is None or tried[0] < best[0]:
+            best, start = tried, candidate
+        if tried[0][0] == 0:
+            break
+    if best is None or best[0][0] == REFUSED:
+        least = len(dict.fromkeys(ready.findings)) + 1  # that it does not fit is said of each
+        for number, candidate in late:
+            if best is not None and best[0] < (REFUSED, least, number):
+                break
+            tried = judged(number, candidate)
+            if best is None or tried[0] < best[0]:
+                best = tried
+    assert best is not None
+    for further in (cleared, mended):
+        if best[0][0] in (PAST, BELIEVED, WRONG):
+            for number, one in enumerate(further(ready, target, base, start)):
+                tried = judged(number, one)
+                if tried[0] < best[0]:
+                    best, start = tried, one
+    return best[1]
+
+
+def shell(words: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
+    """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
+    return shlex.join([program, "-g", graph, *words, "-o", package])

@@ -1,0 +1,1 @@
+"""Limits of single nodes, one file per kind of operator."""

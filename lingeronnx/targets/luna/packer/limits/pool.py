@@ -1,0 +1,149 @@
+"""Limits of pools: see `limits`."""
+
+from __future__ import annotations
+
+import math
+
+from .....graph import ir
+from .... import Target
+from ...packing import packing
+from ..window import Window, by
+from .conv import stride_within_kernel
+
+__all__ = [
+    "pool_strides", "pool_pads", "pool_sides", "pool_slab", "pool_slab_free", "pool_slab_max", "pool_slab_average",
+    "pool_map_average", "pool_map_odd", "pool_ceil", "average_area", "whole_map_area",
+]  # fmt: skip
+
+
+def pool_strides(node: ir.Node, target: Target) -> object:
+    """a pool's stride is not larger than its window | take every n-th element behind the pool."""
+    return stride_within_kernel(node, target)
+
+
+def pool_pads(node: ir.Node, target: Target) -> object:
+    """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
+    node before.
+    """
+    w = Window.of(node)
+    if w is None:
+        return None
+    most: float = math.inf
+    if node.op_type == "MaxPool":
+        limit = packing(target).pool.max_pad_named if _named(node) else packing(target).pool.max_pad
+        most = math.inf if limit is None else limit
+    limits = [min(most, k) for k in w.kernel] * 2
+    return f"pads {list(w.pads)}" if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True)) else None
+
+
+def pool_sides(node: ir.Node, target: Target) -> object:
+    """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
+    two steps.
+    """
+    w = Window.of(node)
+    if w is None:
+        return None
+    most = packing(target).pool.max_kernel_named if _named(node) else packing(target).pool.max_kernel
+    whole = w.kernel[0] == w.height or w.kernel[1] == w.width
+    return by(w.kernel) if most is not None and max(w.kernel) > most and not whole else None
+
+
+def _named(node: ir.Node) -> bool:
+    return ir.attr(node, "platform") is not None
+
+
+def pool_slab(node: ir.Node, target: Target) -> object:
+    """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
+    {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
+    """
+    w = Window.of(node)
+    if w is None or max(w.kernel) > packing(target).pool.free_side:
+        return None
+    return _pool_slab(w, target)
+
+
+def pool_slab_free(node: ir.Node, target: Target) -> object:
+    """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
+    narrower map or a smaller window.
+    """
+    w = Window.of(node)
+    if w is None or packing(target).pool.free_right:
+        return None
+    return _pool_slab(w, target)
+
+
+def _pool_slab(w: Window, target: Target) -> str | None:
+    align = packing(target).pool.channel_align
+    need = min(w.slab(align), w.slab(align, swapped=True))
+    return f"{need} bytes" if need > packing(target).pool.slab else None
+
+
+def pool_slab_max(node: ir.Node, target: Target) -> object:
+    """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
+    bytes | use fewer channels, a narrower map or a smaller window.
+    """
+    w, most = Window.of(node), packing(target).pool.inner_slab_max
+    if w is None or most is None:
+        return None
+    return f"{w.slab(8)} bytes" if w.slab(8) > most else None
+
+
+def pool_slab_average(node: ir.Node, target: Target) -> object:
+    """the input rows under an averaging window, with channels rounded up to 8, fit
+    {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
+    """
+    w, most = Window.of(node), packing(target).pool.inner_slab_average
+    if w is None or most is None:
+        return None
+    return f"{w.slab(8)} bytes" if w.slab(8) > most else None
+
+
+def pool_map_average(node: ir.Node, target: Target) -> object:
+    """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
+    8 | cut the map into tiles of rows.
+    """
+    w, most = Window.of(node), packing(target).pool.max_map_average
+    if w is None or most is None:
+        return None
+    return f"{w.map()} bytes" if w.map() > most else None
+
+
+def pool_map_odd(node: ir.Node, target: Target) -> object:
+    """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
+    up to 8 | cut the map into tiles of rows, or use an even window.
+    """
+    w, most = Window.of(node), packing(target).pool.max_map_odd
+    if w is None or most is None or not any(k % 2 for k in w.kernel):
+        return None
+    return f"{w.map()} bytes" if w.map() > most else None
+
+
+def pool_ceil(node: ir.Node, target: Target) -> object:
+    """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
+    if not ir.attr(node, "ceil_mode", 0):
+        return None
+    w = Window.of(node)
+    if w is None:
+        return "ceil_mode 1"
+    rest = [(n + w.pads[i] + w.pads[i + 2] - w.kernel[i]) % w.strides[i] for i, n in enumerate((w.height, w.width))]
+    return "ceil_mode 1" if any(rest) else None
+
+
+def average_area(node: ir.Node, target: Target) -> object:
+    """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
+    w = Window.of(node)
+    if w is None:
+        return None
+    return f"{w.area} elements" if w.area > packing(target).pool.max_average_area else None
+
+
+def whole_map_area(node: ir.Node, target: Target) -> object:
+    """an average over the whole map is over a power of two of elements, or over at most
+    {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
+    """
+    w, each = Window.of(node), packing(target).pool.area_per_channel
+    if w is None or each is None or not w.single:
+        return None
+    power = w.area & (w.area - 1) == 0
+    most = each * w.channels
+    return f"{by(w.kernel)} of {w.channels} channels" if not power and w.area > most else None

@@ -1,0 +1,41 @@
+"""What a node needs of the shared memory wherever its tensors lie: known before any plan is made."""
+
+from __future__ import annotations
+
+import itertools
+
+from .... import Target
+from ...packing import packing
+from ..net import Net, Step
+from ..options import PSRAM, SHARE
+from .areas import Node, area
+from .plan import IN_PLACE
+
+__all__ = ["least_needs"]
+
+_SIDES = 4  # tensors of a node whose places are tried; for nodes with more nothing is said
+
+
+def least_needs(net: Net, target: Target) -> dict[str, int]:
+    """Return {node of the user's graph: bytes of shared memory without which no plan of `net` has room for it}.
+
+    Of all places that its tensors can have those with which work area and tensors in shared memory take least.
+    """
+    found: dict[str, int] = {}
+    for step in net.steps:
+        found[step.origin] = max(found.get(step.origin, 0), _least(net, step, packing(target).areas))
+    return found
+
+
+def _least(net: Net, step: Step, table: str) -> int:
+    names = dict.fromkeys(n for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant)
+    constants = dict.fromkeys(n for n in step.inputs if net.tensors[n].constant)
+    if len(names) > _SIDES or step.op in IN_PLACE:
+        return 0
+    needs = []
+    for *places, stored in itertools.product((SHARE, PSRAM), repeat=len(names) + 1):
+        given = {**dict(zip(names, places, strict=True)), **dict.fromkeys(constants, stored)}
+        where, size = area(Node.of(net, step, given), table)
+        held = sum(net.tensors[name].planned for name in names if given[name] == SHARE)
+        needs.append(held + (size if where == SHARE else 0))
+    return min(needs)

@@ -1,0 +1,354 @@
+"""The packer's memory plan: places, lives, offsets.
+
+Every tensor has a place and a life (first to last node, both included); for each place a list of blocks is laid end to
+end, and a tensor takes the start of the smallest block that is large enough and free all its life. Three orders are
+tried; the plan with the least shared memory wins. What a node makes in place (a reshape, both sides in one place) has
+the address of what it is made from, its root, which lives as long.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, overload
+
+from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
+from .... import Target
+from ...packing import packing
+from ..net import Net
+from ..options import PSRAM, SHARE, Options
+from ..window import rounded
+from .areas import Node, area
+from .constants import stored_constants
+
+__all__ = ["BUFFERS", "IN_PLACE", "Memory", "Spot", "plan_memory", "room", "sums"]
+
+#: Nodes that fetch their constants ahead.
+PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
+#: Names that the packer takes for its own buffers'.
+BUFFERS = ("dma_buffer1", "dma_buffer2")
+#: What needs no bytes of its own where both sides have one place.
+IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+class Spot(NamedTuple):
+    """Where a tensor lies: its place, the offset there, its bytes, the first and last node of its life.
+
+    kind : "tensor", "area" for work, or "buffer" of the DMA.
+    """
+
+    place: str
+    offset: int
+    size: int
+    first: int
+    last: int
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A plan.
+
+    spots : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not counted
+    areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored, in the place
+    constants_in; stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}
+    prefetched : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants that lie there, to
+    be compared with the limit.
+    """
+
+    spots: Mapping[str, Spot]
+    shared: int
+    psram: int
+    areas: Mapping[str, int]
+    constants: int
+    constants_in: str
+    prefetched: int
+    limit: int
+    need: int
+    stored: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within the limit of the shared memory."""
+        return self.need <= self.limit
+
+    def living(self, nodes: int) -> list[int]:
+        """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
+        return sums(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
+
+
+@dataclass(slots=True)
+class _Item:
+    """A tensor to be placed."""
+
+    name: str
+    size: int
+    first: int
+    last: int
+    place: str
+    root: str | None = None  # the tensor in whose place it is made
+    kind: str = "tensor"
+
+
+def places_of(net: Net, options: Options) -> dict[str, str]:
+    """Return the place of every tensor of a run and of every constant."""
+    places = {}
+    for tensor in net.values():
+        moved = PSRAM if tensor.bytes > options.thresholds[3] else SHARE
+        asked = options.places.get(tensor.name, moved)
+        places[tensor.name] = PSRAM if asked == PSRAM else SHARE  # flash is planned as shared memory
+    for step in net.steps:
+        for constant in net.constants(step):
+            places[constant.name] = options.parameters
+    return places
+
+
+@overload
+def plan_memory(net: Net, target: Target, options: Options) -> Memory: ...
+
+
+@overload
+def plan_memory(net: Net, target: Target, options: Options, below: int) -> Memory | None: ...
+
+
+def plan_memory(net: Net, target: Target, options: Options, below: int | None = None) -> Memory | None:
+    """Return the plan of a prepared graph; with `below` None where it needs that many bytes or more.
+
+    What lives at once needs a block each, which often says so before there is a plan.
+    """
+    stored = stored_constants(net, target)
+    total = sum(stored.values())
+    held = total if options.parameters == SHARE else 0
+    if below is not None and held >= below:
+        return None
+    places = places_of(net, options)
+    items = _tensors(net, places)
+    areas, blocks = _areas(net, target, places)
+    buffers, users, fetched = _buffers(net, stored, options)
+    items += blocks + buffers
+    if not items:
+        raise ValueError("an empty graph has no plan")
+    least = _least(net, items)
+    if below is not None and least + held >= below:
+        return None
+    owners = _owners(items)
+    best = _by_size(items, owners)
+    for strategy in (_by_breadth, _by_order):
+        if best.bytes_in(SHARE) <= least:
+            break
+        other = strategy(len(net.steps), list(owners.values()))
+        best = min(best, other, key=lambda layout: layout.bytes_in(SHARE))
+    shared, psram = best.bytes_in(SHARE), best.bytes_in(PSRAM)
+    if below is not None and shared + held >= below:
+        return None
+    spots = best.spots(items)
+    limit = room(target, options)
+    return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, shared + held, stored, users)
+
+
+def room(target: Target, options: Options) -> int:
+    """Return the bytes of shared memory that a plan may need."""
+    assert target.shared_memory is not None
+    return target.shared_memory if options.limit is None else min(target.shared_memory, options.limit)
+
+
+def _least(net: Net, items: Sequence[_Item]) -> int:
+    """Return the most bytes of shared memory that live at once, what is made in place not counted."""
+    alive = [(item.size, item.first, item.last) for item in items if item.place == SHARE and item.root is None]
+    return max(sums(len(net.steps), alive), default=0)
+
+
+def sums(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return at each node the sum of all (bytes, first node, last node) that live there."""
+    change = [0] * (nodes + 1)
+    for size, first, last in alive:
+        change[first] += size
+        change[last + 1] -= size
+    return list(itertools.accumulate(change[:-1]))
+
+
+def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
+    """Return the tensors of a run in the packer's order: graph inputs, outputs by node, cut parts at the end."""
+    last = len(net.steps) - 1
+    until = {n: i for i, step in enumerate(net.steps) for n in step.inputs}
+    items: list[_Item] = []
+    late: list[_Item] = []
+    roots: dict[str, str] = {}
+    for name in net.inputs:
+        items.append(_Item(name, net.tensors[name].planned, 0, until.get(name, 0), places[name]))
+    for index, step in enumerate(net.steps):
+        for name in step.outputs:
+            end = last if name in net.outputs else until.get(name, index)
+            item = _Item(name, net.tensors[name].planned, index, end, places[name])
+            if step.op in IN_PLACE and places.get(step.inputs[0]) == places[name]:
+                source = step.inputs[0]
+                if not net.tensors[source].constant:
+                    item.root = roots[name] = roots.get(source, source)
+            (late if step.made == "part" else items).append(item)
+    for item in items:
+        if item.name in BUFFERS:  # taken for a buffer of the DMA, which lives for the whole run
+            item.first, item.last = 0, last
+    return items + late
+
+
+def _areas(net: Net, target: Target, places: Mapping[str, str]) -> tuple[dict[str, int], list[_Item]]:
+    """Return the bytes of every node, and one block for each place."""
+    per_node: dict[str, int] = {}
+    wanted: dict[str, int] = {}
+    ends = [len(net.steps), -1]
+    for index, step in enumerate(net.steps):
+        place, size = area(Node.of(net, step, places), packing(target).areas)
+        if size > 0:
+            per_node[step.name] = size
+            wanted[place] = max(wanted.get(place, 0), size)
+            ends = [min(ends[0], index), index]
+    blocks = [
+        _Item(f"#workspace-{place}", rounded(size, 16), ends[0], ends[1], place, kind="area")
+        for place, size in wanted.items()
+    ]
+    return per_node, blocks
+
+
+def _buffers(net: Net, stored: Mapping[str, int], options: Options) -> tuple[list[_Item], dict[str, str], int]:
+    """Return the two buffers of the DMA, who uses which, and the bytes fetched in a run."""
+    if not options.prefetch or options.parameters == SHARE:
+        return [], {}, 0
+    largest: dict[str, int] = {}
+    users: dict[str, str] = {}
+    total = 0
+    for step in net.steps:
+        size = sum(stored[t.name] for t in net.constants(step))
+        if step.op in PREFETCHED and size:
+            label = f"#dma-buffer{len(users) % 2 + 1}"
+            users[step.name] = label
+            largest[label] = max(largest.get(label, 0), size)
+            total += size
+    last = len(net.steps) - 1
+    return [_Item(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
+
+
+# ---- the three orders --------------------------------------------------------------------------------------------
+
+
+class _Blocks:
+    """The blocks of one place."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.lives: list[list[tuple[int, int]]] = []
+        self._by_size: list[tuple[int, int]] = []  # (size, index)
+
+    def put(self, size: int, first: int, last: int) -> int:
+        """Return the index of the smallest block free from first to last, or of a new one."""
+        for at in range(bisect.bisect_left(self._by_size, (size, 0)), len(self._by_size)):
+            index = self._by_size[at][1]
+            for a, b in self.lives[index]:
+                if a <= last and first <= b:
+                    break
+            else:
+                break
+        else:
+            index = self.add(size)
+        self.lives[index].append((first, last))
+        return index
+
+    def add(self, size: int) -> int:
+        """Return the index of a new block."""
+        bisect.insort(self._by_size, (size, len(self.sizes)))
+        self.sizes.append(size)
+        self.lives.append([])
+        return len(self.sizes) - 1
+
+    def offsets(self) -> list[int]:
+        """Return where the blocks start."""
+        return list(itertools.accumulate(self.sizes, initial=0))
+
+
+class _Layout:
+    """The blocks of every place, and the block of every item that has one."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, _Blocks] = {}
+        self.chosen: dict[str, int] = {}
+
+    def at(self, place: str) -> _Blocks:
+        return self.blocks.setdefault(place, _Blocks())
+
+    def put(self, item: _Item, life: _Item) -> None:
+        """Give an item the best block that is free all its life."""
+        self.chosen[item.name] = self.at(item.place).put(item.size, life.first, life.last)
+
+    def bytes_in(self, place: str) -> int:
+        return sum(self.blocks[place].sizes) if place in self.blocks else 0
+
+    def spots(self, items: Sequence[_Item]) -> dict[str, Spot]:
+        """Return where all items lie; what is made in place has the address of its root."""
+        offsets = {place: found.offsets() for place, found in self.blocks.items()}
+        return {
+            item.name: Spot(
+                item.place,
+                offsets[item.place][self.chosen[item.root or item.name]],
+                item.size,
+                item.first,
+                item.last,
+                item.kind,
+            )
+            for item in items
+        }
+
+
+def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
+    """Return the items that are made in no other's place, each alive as long as what is made in its own."""
+    found = {item.name: item for item in items if item.root is None}
+    for item in items:
+        if item.root is not None:
+            root = found[item.root]
+            found[root.name] = replace(root, first=min(root.first, item.first), last=max(root.last, item.last))
+    return found
+
+
+def _by_size(items: Sequence[_Item], owners: Mapping[str, _Item]) -> _Layout:
+    """The largest first; what is made in place takes a block for its root's life, and does not use it."""
+    layout = _Layout()
+    for item in sorted(items, key=lambda item: -item.size):
+        layout.put(item, owners[item.root or item.name])
+    return layout
+
+
+def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _Layout:
+    """The node with the most living bytes first, and of a node the largest first."""
+    alive: list[list[_Item]] = [[] for _ in range(nodes)]
+    for item in sorted(owners, key=lambda item: -item.size):
+        for here in alive[item.first : item.last + 1]:
+            here.append(item)
+    layout = _Layout()
+    for index in sorted(range(nodes), key=lambda i: -sum(item.size for item in alive[i])):
+        for item in alive[index]:
+            if item.name not in layout.chosen:
+                layout.put(item, item)
+    return layout
+
+
+def _by_order(nodes: int, owners: Sequence[_Item]) -> _Layout:
+    """Node by node as they run; of the blocks that were freed the smallest that is large enough."""
+    layout = _Layout()
+    free: dict[str, list[tuple[int, int]]] = {}
+    begin: dict[int, list[_Item]] = {}
+    end: dict[int, list[_Item]] = {}
+    for item in owners:
+        begin.setdefault(item.first, []).append(item)
+        end.setdefault(item.last, []).append(item)
+    for index in range(nodes):
+        for item in end.get(index - 1, ()):
+            block = layout.chosen[item.name]
+            free.setdefault(item.place, []).append((layout.at(item.place).sizes[block], block))
+        for item in begin.get(index, ()):
+            stock = free.setdefault(item.place, [])
+            fitting = min((entry for entry in stock if entry[0] >= item.size), default=None)
+            if fitting is not None:
+                stock.remove(fitting)
+            layout.chosen[item.name] = layout.at(item.place).add(item.size) if fitting is None else fitting[1]
+    return layout

@@ -1,0 +1,152 @@
+"""Where operators were measured to be right: the places of what they read and write.
+
+A place is one letter: s for shared memory, p for PSRAM. ``sp>s`` reads its first operand in shared memory and its
+second in PSRAM, and writes to shared memory. Behind a slash stand the operands of a sum or a concatenation that have
+another scale than the result; a plus says that a tensor has more than 65536 bytes. All in shared memory was measured
+of every operator.
+
+`tests/targets/luna/packer/test_measured.py` holds the table against the measured rows; its command prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from ....formats import (
+    ADD,
+    AVG_POOL2D,
+    BATCH_NORM2D,
+    BMM,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    EXPAND,
+    GLU,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+    PAD,
+    TILE,
+)
+from ...verdict import Finding
+from ..packing import packing
+from .memory.areas import Node
+from .memory.findings import HALF, Plan
+from .memory.plan import IN_PLACE
+from .options import PSRAM, SHARE
+
+__all__ = ["RIGHT", "beliefs", "places_read"]
+
+#: Packing.areas -> operator -> places that were right.
+RIGHT: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "venus": {
+            AVG_POOL2D.name: "p>p p>s",
+            BATCH_NORM2D.name: "p>p p>s s>p",
+            BMM.name: "pp>p",
+            CONV2D.name: "p>p p>s s>p",
+            LSTM.name: "p>p p>s s>p",
+            LAYER_NORM.name: "p>p p>s s>p",
+            LINEAR.name: "p>p p>p+ p>s s>p",
+            "MaxPool": "p>p p>p+ p>s p>s+",
+            "Relu": "p>p p>p+ p>s+ s>p s>p+",
+            "Reshape": "p>p p>s",
+            "Slice": "p>p p>p+ p>s p>s+",
+            "Transpose": "p>p p>s",
+            ADD.name: "pp>p/xy ps>s/xy sp>s/xy",
+            CONCAT.name: "p>p p>p+ ps>s/x s>p s>p+",
+            PAD.name: "p>p",
+        },
+        "arcs": {
+            AVG_POOL2D.name: "p>p p>s",
+            BMM.name: "pp>p",
+            CONV2D.name: "p>p p>p+ p>s p>s+ s>p s>p+",
+            LSTM.name: "p>p p>s s>p",
+            LAYER_NORM.name: "p>p p>s s>p",
+            LINEAR.name: "p>p p>p+ p>s s>p",
+            "Relu": "p>p p>p+ p>s s>p",
+            "Reshape": "p>p s>p",
+            "Slice": "p>s p>s+",
+            "Transpose": "p>p p>s",
+            ADD.name: "pp>p/xy pp>s pp>s/x ps>p/x ps>s/x ps>s/xy sp>p sp>p/x sp>s/x sp>s/xy ss>p",
+            CONCAT.name: "p>p p>p+ p>p/x ps>p/x ps>s/x s>p s>p+ s>p/x",
+        },
+        "venusA": {
+            AVG_POOL2D.name: "p>p p>s",
+            BMM.name: "pp>p",
+            CONV2D.name: "p>p p>p+ p>s p>s+ s>p s>p+",
+            CONV_TRANSPOSE2D.name: "p>p",
+            "Flatten": "p>p",
+            GLU.name: "p>p p>s",
+            LSTM.name: "p>p p>s s>p",
+            LAYER_NORM.name: "p>p p>s s>p",
+            LINEAR.name: "p>p p>p+ p>s s>p s>p+",
+            "MaxPool": "p>p p>s",
+            "Relu": "p>p p>p+ p>s s>p",
+            "Reshape": "p>p p>s s>p",
+            "Slice": "p>p p>p+ p>s p>s+",
+            "Squeeze": "p>p",
+            "Transpose": "p>p p>s",
+            "Unsqueeze": "p>p",
+            ADD.name: "pp>s pp>s/x ps>s/xy sp>p sp>p/x sp>s/x",
+            CONCAT.name: "p>p p>p+ p>p/x p>s ps>p ps>s ps>s/x s>p s>p+",
+        },
+    }
+)
+
+
+def places_read(node: Node) -> str:
+    """Return the places of a node's data in the letters of the table."""
+    data = [t for t in node.inputs if not t.constant]
+    letters = [_letter(node, t.name) for t in data]
+    scales = _rescaled(node)
+    if node.step.op == CONCAT.name:
+        letters = sorted(set(letters))
+    large = any(t.bytes > HALF for t in (*data, *node.outputs))
+    return f"{''.join(letters)}>{_letter(node, node.y.name)}{'/' if scales else ''}{scales}{'+' if large else ''}"
+
+
+def _copied(node: Node) -> str:
+    """Return the shapes of a node that repeats its input, where they are not like those that were measured."""
+    source, result = node.x.shape, node.y.shape
+    if len(source) in (2, 3) and len(source) == len(result) and source[:-1] == result[:-1]:
+        return ""
+    return f"{'x'.join(map(str, source))} to {'x'.join(map(str, result))}"
+
+
+def _letter(node: Node, name: str) -> str:
+    return "p" if node.places.get(name, SHARE) == PSRAM else "s"
+
+
+def _rescaled(node: Node) -> str:
+    """Return which operands of a sum or a concatenation have another scale than the result."""
+    scale = node.step.get("scale_o")
+    keys: list[tuple[str, str]] = []
+    if node.step.op == ADD.name:
+        keys = [("x", "scale_x"), ("y", "scale_y")]
+    elif node.step.op == CONCAT.name:
+        keys = [("x", f"scale_x_{i}") for i in range(len(node.inputs))]
+    return "".join(dict.fromkeys(letter for letter, key in keys if node.step.get(key, scale) != scale))
+
+
+def beliefs(plan: Plan) -> Iterator[Finding]:
+    """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
+    kind = packing(plan.target)
+    for step in plan.net.steps:
+        if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
+            rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"
+            yield Finding("unmeasured", step.origin, rule, value, "leave the constants in psram")
+        if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
+            rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
+            yield Finding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
+        if step.op in (TILE.name, EXPAND.name) and (value := _copied(plan.node(step))):
+            rule, remedy = f"a {step.op} of anything but the last of two or three axes", "reshape it before and after"
+            yield Finding("unmeasured", step.origin, rule, value, remedy)
+        places = places_read(plan.node(step))
+        if step.op in IN_PLACE and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
+            continue  # nothing is computed
+        if "p" in places and places not in RIGHT[kind.areas].get(step.op, "").split():
+            rule = f"{step.op} with its tensors in these places (s shared memory, p psram)"
+            yield Finding("unmeasured", step.origin, rule, places, "place them elsewhere (-m)")

@@ -1,0 +1,1 @@
+"""From a file to the steps that the packer plans."""

@@ -1,0 +1,230 @@
+"""From a file's protobuf to the packer's view of it: Quant and Dequant vanish, dead nodes go, shapes are inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
+from .... import Target
+from ....verdict import Finding
+from ..net import Net, Step, Tensor
+from ..options import Options
+from .shapes import Unknown, output_tensors
+
+__all__ = ["raw_steps", "read", "reorder"]
+
+
+def raw_steps(graph: onnx.GraphProto) -> list[Step]:
+    """Return the nodes as they stand in the file, absent inputs left out; Constant nodes are none."""
+    found = []
+    for node in graph.node:
+        if node.op_type == "Constant":
+            continue
+        attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
+        name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
+        found.append(Step(node.op_type, name, tuple(i for i in node.input if i), tuple(node.output), attributes, name))
+    return found
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of any attribute
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def _arrays(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    arrays = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute:
+            value = helper.get_attribute_value(node.attribute[0])
+            is_tensor = isinstance(value, onnx.TensorProto)
+            arrays[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+    return arrays
+
+
+def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net | None, list[Finding]]:
+    """Return the packer's view, or None with what makes it impossible."""
+    graph, arrays = proto.graph, _arrays(proto.graph)
+    steps = raw_steps(graph)
+    problems: list[Finding] = []
+    tensors: dict[str, Tensor] = {}
+    for value in graph.input:
+        if value.name not in arrays:
+            tensors[value.name] = _declared(value, options, problems)
+    inputs = list(tensors)
+    for name, array in arrays.items():
+        tensors[name] = Tensor(name, tuple(array.shape), array.dtype.itemsize, True)
+    kept, alias = _without_quants(_fused(steps, {value.name for value in graph.output}), tensors, arrays, problems)
+    outputs = list(dict.fromkeys(alias.get(value.name, value.name) for value in graph.output))
+    results = [
+        (s.name, alias[s.outputs[0]], float(s.get("scale_o")))
+        for s in steps
+        if s.op == DEQUANT.name and s.outputs[0] in alias and s.get("scale_o") is not None
+    ]
+    net = Net(kept, inputs, outputs, tensors, arrays, results)
+    problems += _reachable(net)
+    if problems:
+        return None, problems
+    problems += infer(net)
+    return (None if problems else net), problems
+
+
+def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[Finding]) -> Tensor:
+    """Return a graph input as declared, symbols replaced by what -c says."""
+    kind = value.type.tensor_type
+    shape = []
+    for dim in kind.shape.dim:
+        size = dim.dim_value if dim.HasField("dim_value") else options.sizes.get(dim.dim_param, 0)
+        if size < 1:
+            problems.append(
+                Finding(
+                    "packs",
+                    value.name,
+                    "every dimension of a graph input is a number, or is given by -c",
+                    f"'{dim.dim_param}'",
+                    "write the size into the file",
+                )
+            )
+        shape.append(max(size, 1))
+    width = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 1
+    return Tensor(value.name, tuple(shape), width)
+
+
+def _fused(steps: list[Step], outputs: set[str]) -> list[Step]:
+    """Let a convolution whose only reader is a Relu, Prelu or Clip take it in."""
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.inputs:
+            readers.setdefault(name, []).append(step)
+    gone: set[str] = set()
+    found = []
+    for step in steps:
+        if step.outputs and step.outputs[0] in gone:
+            continue
+        after = readers.get(step.outputs[0], []) if step.outputs else []
+        if (
+            step.op in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name)
+            and len(after) == 1
+            and after[0].op in ("Relu", "Prelu", "Clip")
+            and step.outputs[0] not in outputs
+        ):
+            gone.add(after[0].outputs[0])
+            step = step.but(outputs=after[0].outputs)
+        found.append(step)
+    return found
+
+
+#: Float operators through which the packer follows a Quant to the graph input.
+_THROUGH = ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
+
+
+def _without_quants(
+    steps: list[Step], tensors: dict[str, Tensor], arrays: Mapping[str, np.ndarray], problems: list[Finding]
+) -> tuple[list[Step], dict[str, str]]:
+    """Take out Quant and Dequant: return the other steps and what names stand for now; inputs become integers."""
+    alias: dict[str, str] = {}
+    kept: list[Step] = []
+    folded: set[str] = set()  # what Quants that vanish stand for
+    makers = {name: step for step in steps for name in step.outputs}
+    read_names = {name for step in steps for name in step.inputs}
+    for step in steps:
+        source = tuple(alias.get(n, n) for n in step.inputs)
+        if step.op not in (QUANT.name, DEQUANT.name) or not source:
+            problems += [_twice(step, n) for n in dict.fromkeys(source) if n in folded and source.count(n) > 1]
+            kept.append(step.but(inputs=source))
+            continue
+        root = source[0]
+        while root in makers and makers[root].op in _THROUGH:
+            root = alias.get(makers[root].inputs[0], makers[root].inputs[0])
+        if step.op == QUANT.name and root in makers or step.op == DEQUANT.name and step.outputs[0] in read_names:
+            kept.append(step.but(inputs=source))  # between the integers they stay, as nodes in float
+            continue
+        alias[step.outputs[0]] = source[0]
+        if step.op == QUANT.name:
+            folded.add(source[0])
+            scale = step.get("scale_x")
+            if root in tensors and not tensors[root].constant and scale is not None:
+                old = tensors[root]
+                if old.scale is not None and old.scale != scale:
+                    problems.append(
+                        Finding(
+                            "packs",
+                            step.name,
+                            "all Quant of one graph input have one scale",
+                            f"{old.scale:g} and {scale:g}",
+                            "use one scale",
+                        )
+                    )
+                tensors[root] = Tensor(root, old.shape, int(step.get("data_bits", 8)) // 8 or 1, scale=float(scale))
+    return kept, alias
+
+
+def _twice(step: Step, name: str) -> Finding:
+    rule, value = "no node reads a quantized graph input in two of its operands", f"'{name}'"
+    return Finding("packs", step.name, rule, value, "let a node in between copy it for one operand")
+
+
+def _reachable(net: Net) -> list[Finding]:
+    """Keep the steps that outputs depend on, depth first from the first output, inputs left to right."""
+    makers = {name: step for step in net.steps for name in step.outputs}
+    missing = [n for n in net.outputs if n not in makers and n not in net.tensors]
+    net.steps = reorder(net.steps, net.outputs)
+    read_names = {n for step in net.steps for n in step.inputs}
+    missing += [n for n in read_names if n not in makers and n not in net.tensors]
+    return [
+        Finding(
+            "packs",
+            n,
+            "every tensor that is read is written by a node, or is a graph input or a constant",
+            f"'{n}'",
+            "correct the graph",
+        )
+        for n in missing
+    ]
+
+
+def reorder(steps: list[Step], outputs: list[str]) -> list[Step]:
+    """Return the steps depth first from the outputs, inputs left to right; dead ones are left out."""
+    makers = {name: step for step in steps for name in step.outputs}
+    order: list[Step] = []
+    seen: set[int] = set()
+    for output in outputs:
+        stack = [(makers[output], False)] if output in makers else []
+        while stack:
+            step, done = stack.pop()
+            if done:
+                order.append(step)
+            elif id(step) not in seen:
+                seen.add(id(step))
+                stack.append((step, True))
+                stack += [
+                    (makers[n], False) for n in reversed(step.inputs) if n in makers and id(makers[n]) not in seen
+                ]
+    return order
+
+
+def infer(net: Net) -> list[Finding]:
+    """Fill in the tensors that steps write; return what does not fit."""
+    for step in net.steps:
+        try:
+            made = output_tensors(step, [net.tensors[n] for n in step.inputs], net.arrays)
+        except Unknown as error:
+            return [Finding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")]
+        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+            return [
+                Finding(
+                    "packs",
+                    step.name,
+                    "the shapes of a node's inputs fit its attributes",
+                    "they do not",
+                    "correct the graph",
+                )
+            ]
+        for tensor in made:
+            net.tensors[tensor.name] = tensor
+    return []
