@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from .qdq.encodings import Encodings as Encodings
     from .qdq.encodings import read_plan as read_plan
     from .reference import reference_ops as reference_ops
+    from .run.data.pictures import Pictures as Pictures
     from .run.evaluation import Evaluation as Evaluation
     from .run.evaluation import evaluate as evaluate
-    from .run.pictures import Pictures as Pictures
     from .run.session import Session as Session
     from .schemas import check_model as check_model
     from .schemas import register_schemas as register_schemas
@@ -82,7 +82,7 @@ _HOME = {
     "LingerOnnxError": "errors",
     "ModelError": "errors",
     "ModelProfiler": "compat",
-    "Pictures": "run.pictures",
+    "Pictures": "run.data.pictures",
     "Plan": "plan",
     "Affine": "plan",
     "QuantAnalysis": "compat",

@@ -49,7 +49,7 @@ from .qdq.write import PLATFORM
 from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
-from .run.int_runner import target_of
+from .run.integer.runner import target_of
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
 from .search import Goal, search

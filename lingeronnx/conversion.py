@@ -24,9 +24,9 @@ from .plan.synthetic import warnings_of
 from .qdq.difference import lines
 from .qdq.qoperator import to_qoperator
 from .qdq.write import write
-from .run.generations import generation
-from .run.int_runner import target_of
-from .run.made import made_of, note_made
+from .run.integer.dialects import generation
+from .run.integer.runner import target_of
+from .run.origin import made_of, note_made
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 

@@ -129,7 +129,7 @@ def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], objec
     def source(data: str | None) -> object:
         if data is None or not Path(data).is_dir():
             return data
-        from ..run.pictures import Pictures
+        from ..run.data.pictures import Pictures
 
         return Pictures(data, (int(sides[0]), int(sides[1])), **given)
 

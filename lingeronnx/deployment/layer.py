@@ -14,7 +14,7 @@ import onnx
 
 from ..errors import LingerOnnxError
 from ..graph import ir
-from ..run.int_runner import IntRunner
+from ..run.integer.runner import IntRunner
 from .simulated import Graph
 
 __all__ = ["Layer", "layer_of"]

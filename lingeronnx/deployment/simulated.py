@@ -75,7 +75,7 @@ class Run:
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     """Read an integer graph, from a file or from memory; ModelError for a float one."""
-    from ..run.int_runner import target_of
+    from ..run.integer.runner import target_of
 
     file = ir.load(model) if isinstance(model, str | os.PathLike) else model
     model = restored(file)

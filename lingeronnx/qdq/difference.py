@@ -54,7 +54,7 @@ def differences(model: ir.Graph, found: Written, feeds: Mapping[str, np.ndarray]
 
 def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
     """Return inputs for the integer graph `model`, normal within each Quant's range; None where sizes are open."""
-    from ..run.int_runner import IntRunner
+    from ..run.integer.runner import IntRunner
 
     runner, rng, feeds = IntRunner(model), np.random.default_rng(seed), {}
     for spec in runner.inputs:

@@ -23,9 +23,9 @@ from ..formats.real import LOWEST, Reals, held_type
 from ..graph import ir
 from ..plan import Affine
 from ..plan.synthetic import KEY as CALIBRATION
-from ..run.generations import Side
-from ..run.int_runner import target_of
-from ..run.sizes import sizes
+from ..run.integer.dialects import Side
+from ..run.integer.runner import target_of
+from ..run.integer.sizes import sizes
 from .opset import raise_nodes
 
 __all__ = ["PLATFORM", "SCALES", "Written", "scale_of", "write"]

@@ -23,11 +23,11 @@ from ..plan import Affine
 from ..targets import PLATFORMS, Target, by_name
 from .borders import float_names
 from .data import InputSpec
-from .int_runner import IntRunner
+from .integer.runner import IntRunner
 from .runners import FloatRunner, Islands, input_specs
 from .runners import Stream as Tensors
+from .runners.tail import TailRunner
 from .streaming import Stream
-from .tail import TailRunner
 
 __all__ = ["NodeArg", "Session", "lowered_session"]
 

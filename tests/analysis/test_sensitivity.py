@@ -29,7 +29,7 @@ from lingeronnx.graph import ir
 from lingeronnx.plan.config import merge_overrides
 from lingeronnx.plan.fake import fake_quantized
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.segments import Segments
+from lingeronnx.run.runners.segments import Segments
 from tests import nets
 from tests.examples import examples
 

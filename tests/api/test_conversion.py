@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.graph import ir
-from lingeronnx.run.generations import generation
+from lingeronnx.run.integer.dialects import generation
 from tests import nets
 from tests.examples import first
 from tests.nets import NETS, Net, quantized

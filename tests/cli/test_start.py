@@ -16,7 +16,7 @@ from lingeronnx import __version__, cli
 from lingeronnx.cli._shared import how_far, progress_bar
 from lingeronnx.conversion import STANDARD, TARGETS
 from lingeronnx.plan.config import QuantConfig
-from lingeronnx.run import pictures
+from lingeronnx.run.data import pictures
 from lingeronnx.targets import PLATFORMS
 from tests.cli.helpers import ROOT, Here
 

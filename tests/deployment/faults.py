@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 
 from lingeronnx.graph import ir
-from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.integer.runner import IntRunner
 from tests.naive import conv as naive_conv
 from tests.naive.fixed import sat
 

@@ -11,10 +11,9 @@ from lingeronnx.flow.methods.equalize import equalize
 from lingeronnx.flow.methods.receptive_fields import moments
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
-from lingeronnx.run import stages
 from lingeronnx.run.data import Data
 from lingeronnx.run.memory import bytes_per_sample, piece
-from lingeronnx.run.runners import FloatRunner, input_specs
+from lingeronnx.run.runners import FloatRunner, input_specs, stages
 from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.examples import examples, first

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.run.refusal import reason
+from lingeronnx.run.runners.refusal import reason
 
 _PLACE = "/onnxruntime_src/onnxruntime/core/providers/cpu/tensor/reshape_helper.h:91 "
 _FUNCTION = "onnxruntime::Helper::Helper(const onnxruntime::TensorShape&, std::function<void(int)>, bool) const "

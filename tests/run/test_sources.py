@@ -9,7 +9,7 @@ from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec
-from lingeronnx.run.pictures import Pictures
+from lingeronnx.run.data.pictures import Pictures
 from tests import nets
 
 SPEC = [InputSpec("x", (None, 2), np.dtype(np.float32))]

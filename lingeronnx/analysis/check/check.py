@@ -21,7 +21,7 @@ from ...graph import ir
 from ...ops import Violation, float_op, rule_of, rule_text
 from ...ops.macs import macs
 from ...plan import Affine
-from ...run.sizes import sizes
+from ...run.integer.sizes import sizes
 from ...targets import Choice, Cost, Finding, Target, by_name
 from .forecast import packed_ahead
 from .rules import RULES, Seen

@@ -15,7 +15,7 @@ from ...formats import DEQUANT, FORMATS, is_quantized_domain
 from ...graph import ir, onnxfile
 from ...graph.names import restored
 from ...plan.synthetic import warnings_of
-from ...run.int_runner import target_of
+from ...run.integer.runner import target_of
 from ...run.part import chip_part, scaled_by_host
 from ...targets import DEFAULT, Target, by_name
 from .check import Check, check_integer

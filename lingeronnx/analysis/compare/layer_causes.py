@@ -14,8 +14,8 @@ import numpy as np
 from ...formats import is_quantized_domain
 from ...graph import ir, operators
 from ...ops import is_relu
-from ...run.made import made_from
 from ...run.metrics import decibel
+from ...run.origin import made_from
 from .channels import axis_of, laid
 from .join import Row
 from .sources import Source

@@ -31,7 +31,7 @@ from ...plan.synthetic import SYNTHETIC
 from ...run.cluster import spread
 from ...run.data import Batch, Data, Progress
 from ...run.metrics import called
-from ...run.segments import Segments
+from ...run.runners.segments import Segments
 from ...run.streaming import unrolled
 from ..stats.metrics import METRICS
 from .journal import Journal, hashed

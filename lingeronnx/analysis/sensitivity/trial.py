@@ -21,7 +21,7 @@ from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data
 from ...run.runners import input_specs
-from ...run.segments import Segments
+from ...run.runners.segments import Segments
 
 __all__ = ["Base", "Engine", "Rounding", "Setting", "TrialModel"]
 

@@ -24,7 +24,7 @@ import numpy as np
 from ...graph import ir
 from ...plan import Affine, Plan
 from ...run.data import Progress
-from ...run.int_runner import IntRunner
+from ...run.integer.runner import IntRunner
 from ...run.memory import release
 from ...run.runners import FloatRunner
 from ...targets import Target

@@ -15,9 +15,9 @@ from ...graph.tail import with_tail
 from ...ops import Op
 from ...plan.synthetic import SYNTHETIC
 from ...run.data import Progress
-from ...run.made import note_made
 from ...run.memory import piece, release
 from ...run.moments import note_inputs
+from ...run.origin import note_made
 from ...run.session import lowered_session
 from ...targets import DEFAULT, Target
 from ..lower import lower

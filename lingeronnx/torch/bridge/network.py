@@ -27,7 +27,7 @@ from ...flow.lower import lower
 from ...flow.partition import Partition
 from ...graph import ir
 from ...plan import Plan, Source
-from ...run.int_runner import IntRunner
+from ...run.integer.runner import IntRunner
 from ...run.runners import FloatIsland, input_specs
 from ...targets import Target
 from .fake_common import At, counts

@@ -12,7 +12,7 @@ import lingeronnx.formats
 from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.integer.runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, arithmetic

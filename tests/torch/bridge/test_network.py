@@ -17,7 +17,7 @@ from lingeronnx.api import quantize
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.integer.runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, by_name

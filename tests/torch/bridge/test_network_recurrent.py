@@ -8,7 +8,7 @@ import pytest
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.integer.runner import IntRunner
 from lingeronnx.targets import by_name
 from simulator import kernels as k
 from tests.examples import in_turn

@@ -7,7 +7,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS, integer_format
-from lingeronnx.run.generations import generation
+from lingeronnx.run.integer.dialects import generation
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import Arithmetic, Recurrent, Requantize
 from tests.run.test_conformance import golden

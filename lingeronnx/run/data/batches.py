@@ -6,82 +6,21 @@ Only one batch is held at a time where the source allows it. Knows the graph inp
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..errors import DataError, LingerOnnxError, nearest
-from .pictures import is_picture
+from ...errors import DataError, nearest
+from .inputs import Batch, InputSpec
+from .sources import opener
 
-__all__ = ["Batch", "Data", "InputSpec", "Progress", "load_function"]
-
-#: What is given for one batch, before it is looked at, and its labels.
-Given = tuple[object, object]
-
-
-class _Reader(Protocol):
-    def get_next(self) -> object: ...
-
-
-Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
-
-#: Called while data are worked through, with (what is being done, samples done, samples in all or None).
-Progress = Callable[[str, int, int | None], None]
+__all__ = ["Data"]
 
 # Samples held back: the last 4 of every 32 behind the first 512, which are all for calibration: fewer samples cost
 # accuracy (a tenth of a point on 480 of 512 pictures).
 _PERIOD, _HELD_OF_PERIOD, _FIRST = 32, 4, 512
 _MOST_HELD, _HELD_BYTES = 64, 32 << 20
 _KEPT_BYTES = 1 << 20  # of first samples
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """A graph input: name, shape with None where any size is accepted, dtype, and the axis that counts the samples.
-
-    Of that axis any size is accepted. An axis of None is an input without samples, such as a setting (a single number):
-    it is fed as it is.
-    """
-
-    name: str
-    shape: tuple[int | None, ...] | None
-    dtype: np.dtype
-    axis: int | None = 0
-
-    @property
-    def batched(self) -> bool:
-        """Whether any number of samples may be fed: not where the model fixes the axis to a size other than 1."""
-        return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
-
-    @property
-    def single(self) -> bool:
-        """Whether the file fixes the number of samples to 1."""
-        return self.axis is not None and bool(self.shape) and self.shape[self.axis] == 1  # type: ignore[index]
-
-    def count(self, array: np.ndarray) -> int:
-        """Return the number of samples in `array`, 1 where the input has none."""
-        return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
-
-    def samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return the samples start..stop-1 of `array`; the array itself where the input has no samples."""
-        return array if self.axis is None else array[(slice(None),) * self.axis + (slice(start, stop),)]
-
-    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the samples of all `arrays`, one after another; the first array where the input has no samples."""
-        return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
-
-    def kind(self, array: np.ndarray) -> tuple[object, ...]:
-        """Return what two arrays must have in common to be `joined`: the sizes beside the samples, or all values."""
-        if self.axis is None:
-            return array.shape, array.tobytes()
-        return tuple(size for axis, size in enumerate(array.shape) if axis != self.axis)
 
 
 class Data:
@@ -121,7 +60,7 @@ class Data:
         self.limit = limit
         self.what = what
         self.notes: list[str] = []
-        self._open = _opener(source, what)
+        self._open = opener(source, what)
         self._used = False
 
     @property
@@ -318,112 +257,9 @@ class Data:
             self.notes.append(text)
 
 
-@dataclass
-class _Opener:
-    """How to read a source: `make` returns a fresh iterator where `again` is true."""
-
-    make: Callable[[], Iterator[Given]]
-    again: bool
-    what: str
-    head: list[Given] = field(default_factory=list)
-    rest: Iterator[Given] | None = None
-
-    def read(self) -> Iterator[Given]:
-        """Yield all items; what the user's own code raises becomes a DataError."""
-        if self.again:
-            yield from self._items()
-            return
-        yield from self.head
-        self.rest = self.rest or self._items()
-        yield from self.rest
-
-    def peek(self) -> Iterator[Given]:
-        """Yield the first items without using them up."""
-        if self.again:
-            yield from self._items()
-            return
-        yield from self.head
-        self.rest = self.rest or self._items()
-        for item in self.rest:
-            self.head.append(item)
-            yield item
-
-    def _items(self) -> Iterator[Given]:
-        try:
-            yield from self.make()
-        except LingerOnnxError:
-            raise
-        except Exception as error:
-            raise DataError(f"{self.what}: reading it failed ({type(error).__name__}: {error})") from error
-
-
-def _opener(source: object, what: str) -> _Opener:
-    if isinstance(source, str | os.PathLike):
-        return _from_text(os.fspath(source), what)
-    if isinstance(source, np.ndarray):
-        return _Opener(lambda: iter([(source, None)]), True, what)
-    if isinstance(source, Mapping):
-        return _Opener(lambda: iter([_split(source)]), True, what)
-    if hasattr(source, "get_next"):
-        return _Opener(lambda: _read_out(source), hasattr(source, "rewind"), what)
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
-        return _Opener(lambda: (_one_sample(source[index]) for index in range(len(source))), True, what)
-    if callable(source) and not isinstance(source, Iterable):
-        return _Opener(lambda: map(_pair, _iterate(source(), what)), True, what)
-    if isinstance(source, Iterable):
-        again = not isinstance(source, Iterator)
-        return _Opener(lambda: map(_pair, source), again, what)
-    raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
-
-
-def _from_text(text: str, what: str) -> _Opener:
-    path = Path(text)
-    if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
-        if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):
-            raise DataError(
-                f"{what}: the folder {path} holds pictures: say how the model wants them with --image-size W,H (--mean"
-                ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
-            )
-        if not files:
-            raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
-        return _Opener(lambda: (_load(file, what) for file in files), True, what)
-    if path.suffix in (".npz", ".npy"):
-        return _Opener(lambda: iter([_load(path, what)]), True, what)
-    module, colon, name = text.rpartition(":")
-    if colon and module and name.isidentifier():
-        function = _function(module, name, what)
-        return _Opener(lambda: map(_pair, _iterate(function(), what)), True, what)
-    raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
-
-
-def _load(path: Path, what: str) -> Given:
-    try:
-        with path.open("rb") as file:  # opened here: numpy leaves the files of damaged archives open
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded, None
-            with loaded:
-                return _split({key: loaded[key] for key in loaded.files})
-    except OSError as error:
-        raise DataError(f"{what}: cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
-        raise DataError(
-            f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})"
-        ) from error
-
-
 def _short(array: np.ndarray) -> str:
     flat = array.reshape(-1)[:4].tolist()
     return str(flat[0]) if array.size == 1 else f"{flat} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
-
-
-def _split(arrays: Mapping[str, object]) -> tuple[dict[str, np.ndarray], object]:
-    """Take the labels out; drop arrays that are not numbers (class names and the like)."""
-    key = next((key for key in ("labels", "label") if key in arrays), None)
-    feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
-    numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
-    return numeric, None if key is None else arrays[key]
 
 
 def _array(value: object, name: str, where: str) -> np.ndarray:
@@ -431,67 +267,3 @@ def _array(value: object, name: str, where: str) -> np.ndarray:
         return np.asarray(value)
     except ValueError as error:
         raise DataError(f"{where}: '{name}' is no array of one shape ({error})") from error
-
-
-def load_function(text: str, what: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` or ``file.py:function`` names; DataError when there is none."""
-    module, colon, name = text.rpartition(":")
-    if not (colon and module and name.isidentifier()):
-        raise DataError(f"{what}: '{text}' is not module:function or file.py:function")
-    return _function(module, name, what)
-
-
-def _function(module: str, name: str, what: str) -> Callable[[], object]:
-    try:
-        if module.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(module).stem, module)
-            if spec is None or spec.loader is None or not Path(module).is_file():
-                raise DataError(f"{what}: no file {module}")
-            loaded = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(loaded)
-        else:
-            loaded = importlib.import_module(module)
-    except DataError:
-        raise
-    except Exception as error:  # whatever the user's module raises while it is imported
-        raise DataError(f"{what}: importing {module} failed ({type(error).__name__}: {error})") from error
-    function = getattr(loaded, name, None)
-    if not callable(function):
-        names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]
-        raise DataError(f"{what}: {module} has no function '{name}'{nearest(name, names)}")
-    return function
-
-
-def _iterate(items: object, what: str) -> Iterable[object]:
-    if isinstance(items, Mapping | np.ndarray):
-        return [items]
-    if not isinstance(items, Iterable):
-        raise DataError(f"{what}: the function returned a {type(items).__name__}, not an iterable of feeds")
-    return items
-
-
-def _pair(item: object) -> Given:
-    """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
-    if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
-        return _split(item[0])[0] if isinstance(item[0], Mapping) else item[0], item[1]
-    if isinstance(item, tuple | list) and len(item) == 1:
-        return item[0], None
-    return _split(item) if isinstance(item, Mapping) else (item, None)
-
-
-def _one_sample(item: object) -> Given:
-    """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
-    feeds, label = _pair(item)
-    if isinstance(feeds, Mapping):
-        feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
-    else:
-        feeds = np.asarray(feeds)[None]
-    return feeds, None if label is None else np.asarray(label)[None]
-
-
-def _read_out(reader: _Reader) -> Iterator[Given]:
-    """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
-    if hasattr(reader, "rewind"):
-        reader.rewind()
-    while (feeds := reader.get_next()) is not None:
-        yield _pair(feeds)

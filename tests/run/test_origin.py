@@ -10,7 +10,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import whole
 from lingeronnx.graph.modules import called, module
-from lingeronnx.run.made import made_from, made_of
+from lingeronnx.run.origin import made_from, made_of
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.examples import first

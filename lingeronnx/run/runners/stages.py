@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ..graph import ir
+from ...graph import ir
 
 __all__ = ["Stage", "groups", "stages"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from ...errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from types import ModuleType

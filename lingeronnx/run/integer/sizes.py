@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from simulator.kernel import Spec
 
-from ..errors import ModelError
-from ..formats import Format
-from ..graph import ir
-from ..graph.attributes import Attributes
-from ..targets import GENERIC
+from ...errors import ModelError
+from ...formats import Format
+from ...graph import ir
+from ...graph.attributes import Attributes
+from ...targets import GENERIC
 from .bind import Binder
-from .generations import Side
-from .int_runner import IntRunner
+from .dialects import Side
+from .runner import IntRunner
 
 __all__ = ["sizes"]
 

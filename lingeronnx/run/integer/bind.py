@@ -13,13 +13,13 @@ import numpy as np
 
 from simulator.kernel import Call, MachineError, Spec
 
-from ..errors import ModelError
-from ..formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
-from ..graph import ir
-from ..graph.attributes import Attributes
-from ..plan import Affine
-from .generations import Side
-from .runners import FloatIsland, Islands
+from ...errors import ModelError
+from ...formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
+from ...graph import ir
+from ...graph.attributes import Attributes
+from ...plan import Affine
+from ..runners import FloatIsland, Islands
+from .dialects import Side
 
 if TYPE_CHECKING:
     from simulator.kernel import Kernel

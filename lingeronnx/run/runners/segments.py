@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ModelError
-from ..graph import ir
-from ..ops.macs import macs
-from .runners import constant, ort_session, reads, submodel
+from ...errors import ModelError
+from ...graph import ir
+from ...ops.macs import macs
+from .islands import constant, reads, submodel
+from .sessions import ort_session
 
 if TYPE_CHECKING:
-    from .runners import OrtSession
+    from .sessions import OrtSession
 
 __all__ = ["Piece", "Segments"]
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from simulator.kernel import MachineError, Spec
 
-from ..errors import ConfigError, DataError, ModelError
-from ..formats import QUANT
-from ..graph import ir
-from ..graph.batch_axes import open_axis
-from ..plan import Affine
-from ..targets import DEFAULT, Target, by_name
-from ..targets.arithmetic import Quantizer
+from ...errors import ConfigError, DataError, ModelError
+from ...formats import QUANT
+from ...graph import ir
+from ...graph.batch_axes import open_axis
+from ...plan import Affine
+from ...targets import DEFAULT, Target, by_name
+from ...targets.arithmetic import Quantizer
+from ..runners import Islands, Stream, input_specs, reads
 from .bind import Binder, Steps
-from .generations import Side
-from .runners import Islands, Stream, input_specs, reads
+from .dialects import Side
 from .walk import Walk, run_program
 
 if TYPE_CHECKING:

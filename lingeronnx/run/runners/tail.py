@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import ModelError
-from ..graph import ir
-from ..graph.tail import Tail
-from .runners import FloatRunner, Stream
+from ...errors import ModelError
+from ...graph import ir
+from ...graph.tail import Tail
+from .float_runner import FloatRunner, Stream
 
 __all__ = ["TailRunner"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ConfigError, ModelError
-from ..formats import FORMATS, Format
-from ..graph import ir
-from ..targets import Target
-from ..targets.arithmetic import Arithmetic
+from ...errors import ConfigError, ModelError
+from ...formats import FORMATS, Format
+from ...graph import ir
+from ...targets import Target
+from ...targets.arithmetic import Arithmetic
 
 __all__ = ["ARITHMETICS", "Side", "generation"]
 

@@ -1,0 +1,8 @@
+"""Calibration and evaluation data: what a model is fed, from whatever form people have it in."""
+
+from .batches import Data
+from .functions import load_function
+from .inputs import Batch, InputSpec, Progress
+from .pictures import Pictures
+
+__all__ = ["Batch", "Data", "InputSpec", "Pictures", "Progress", "load_function"]

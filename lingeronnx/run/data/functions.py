@@ -1,0 +1,44 @@
+"""A user's function, named as ``module:function`` or ``file.py:function``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataError, nearest
+
+__all__ = ["load_function", "user_function"]
+
+
+def load_function(text: str, what: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` or ``file.py:function`` names; DataError when there is none."""
+    module, colon, name = text.rpartition(":")
+    if not (colon and module and name.isidentifier()):
+        raise DataError(f"{what}: '{text}' is not module:function or file.py:function")
+    return user_function(module, name, what)
+
+
+def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
+    """Return the function `name` of a module, or of a file that ends in .py; DataError when there is none."""
+    try:
+        if module.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+            if spec is None or spec.loader is None or not Path(module).is_file():
+                raise DataError(f"{what}: no file {module}")
+            loaded = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(loaded)
+        else:
+            loaded = importlib.import_module(module)
+    except DataError:
+        raise
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise DataError(f"{what}: importing {module} failed ({type(error).__name__}: {error})") from error
+    function = getattr(loaded, name, None)
+    if not callable(function):
+        names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]
+        raise DataError(f"{what}: {module} has no function '{name}'{nearest(name, names)}")
+    return function

@@ -1,0 +1,166 @@
+"""Where samples come from: files, folders, functions and Python values, each read item by item.
+
+An item is (feeds, labels) as they were given; whether they fit a model is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ...errors import DataError, LingerOnnxError
+from .functions import user_function
+from .pictures import is_picture
+
+__all__ = ["Opener", "opener"]
+
+#: What is given for one batch, before it is looked at, and its labels.
+Given = tuple[object, object]
+
+
+class _Reader(Protocol):
+    def get_next(self) -> object: ...
+
+
+@dataclass
+class Opener:
+    """How to read a source: `make` returns a fresh iterator where `again` is true."""
+
+    make: Callable[[], Iterator[Given]]
+    again: bool
+    what: str
+    head: list[Given] = field(default_factory=list)
+    rest: Iterator[Given] | None = None
+
+    def read(self) -> Iterator[Given]:
+        """Yield all items; what the user's own code raises becomes a DataError."""
+        if self.again:
+            yield from self._items()
+            return
+        yield from self.head
+        self.rest = self.rest or self._items()
+        yield from self.rest
+
+    def peek(self) -> Iterator[Given]:
+        """Yield the first items without using them up."""
+        if self.again:
+            yield from self._items()
+            return
+        yield from self.head
+        self.rest = self.rest or self._items()
+        for item in self.rest:
+            self.head.append(item)
+            yield item
+
+    def _items(self) -> Iterator[Given]:
+        try:
+            yield from self.make()
+        except LingerOnnxError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.what}: reading it failed ({type(error).__name__}: {error})") from error
+
+
+def opener(source: object, what: str) -> Opener:
+    """Return how to read `source`, whatever form it has; DataError where it has none that is known."""
+    if isinstance(source, str | os.PathLike):
+        return _from_text(os.fspath(source), what)
+    if isinstance(source, np.ndarray):
+        return Opener(lambda: iter([(source, None)]), True, what)
+    if isinstance(source, Mapping):
+        return Opener(lambda: iter([_split(source)]), True, what)
+    if hasattr(source, "get_next"):
+        return Opener(lambda: _read_out(source), hasattr(source, "rewind"), what)
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
+        return Opener(lambda: (_one_sample(source[index]) for index in range(len(source))), True, what)
+    if callable(source) and not isinstance(source, Iterable):
+        return Opener(lambda: map(_pair, _iterate(source(), what)), True, what)
+    if isinstance(source, Iterable):
+        again = not isinstance(source, Iterator)
+        return Opener(lambda: map(_pair, source), again, what)
+    raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
+
+
+def _from_text(text: str, what: str) -> Opener:
+    path = Path(text)
+    if path.is_dir():
+        files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
+        if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):
+            raise DataError(
+                f"{what}: the folder {path} holds pictures: say how the model wants them with --image-size W,H (--mean"
+                ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
+            )
+        if not files:
+            raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
+        return Opener(lambda: (_load(file, what) for file in files), True, what)
+    if path.suffix in (".npz", ".npy"):
+        return Opener(lambda: iter([_load(path, what)]), True, what)
+    module, colon, name = text.rpartition(":")
+    if colon and module and name.isidentifier():
+        function = user_function(module, name, what)
+        return Opener(lambda: map(_pair, _iterate(function(), what)), True, what)
+    raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
+
+
+def _load(path: Path, what: str) -> Given:
+    try:
+        with path.open("rb") as file:  # opened here: numpy leaves the files of damaged archives open
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded, None
+            with loaded:
+                return _split({key: loaded[key] for key in loaded.files})
+    except OSError as error:
+        raise DataError(f"{what}: cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
+        raise DataError(
+            f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _split(arrays: Mapping[str, object]) -> tuple[dict[str, np.ndarray], object]:
+    """Take the labels out; drop arrays that are not numbers (class names and the like)."""
+    key = next((key for key in ("labels", "label") if key in arrays), None)
+    feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
+    numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
+    return numeric, None if key is None else arrays[key]
+
+
+def _iterate(items: object, what: str) -> Iterable[object]:
+    if isinstance(items, Mapping | np.ndarray):
+        return [items]
+    if not isinstance(items, Iterable):
+        raise DataError(f"{what}: the function returned a {type(items).__name__}, not an iterable of feeds")
+    return items
+
+
+def _pair(item: object) -> Given:
+    """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
+    if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
+        return _split(item[0])[0] if isinstance(item[0], Mapping) else item[0], item[1]
+    if isinstance(item, tuple | list) and len(item) == 1:
+        return item[0], None
+    return _split(item) if isinstance(item, Mapping) else (item, None)
+
+
+def _one_sample(item: object) -> Given:
+    """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
+    feeds, label = _pair(item)
+    if isinstance(feeds, Mapping):
+        feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
+    else:
+        feeds = np.asarray(feeds)[None]
+    return feeds, None if label is None else np.asarray(label)[None]
+
+
+def _read_out(reader: _Reader) -> Iterator[Given]:
+    """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
+    if hasattr(reader, "rewind"):
+        reader.rewind()
+    while (feeds := reader.get_next()) is not None:
+        yield _pair(feeds)

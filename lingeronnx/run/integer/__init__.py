@@ -1,0 +1,1 @@
+"""Running integer graphs: nodes become steps of the simulator, batch by batch."""

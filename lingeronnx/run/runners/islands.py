@@ -1,0 +1,211 @@
+"""Float nodes between integer ones: `FloatIsland`, one step of a simulator program that onnxruntime computes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from simulator.kernel import PlainKernel, Spec
+
+from ...errors import ModelError
+from ...graph import ir, operators
+from .refusal import reason
+from .sessions import ort_session
+
+if TYPE_CHECKING:
+    from .sessions import OrtSession
+
+__all__ = ["FloatIsland", "Islands", "constant", "reads", "submodel"]
+
+#: Float nodes opened in onnxruntime, by what they and their constants are.
+Islands = dict[bytes, "OrtSession"]
+
+
+def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """Return random values in place of `like`: normal ones, or 0 and 1, which counts and indices may be."""
+    values = rng.standard_normal(like.shape) if like.dtype.kind == "f" else rng.integers(0, 2, like.shape)
+    return values.astype(like.dtype)
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value | None]:
+    """Yield what a node reads: its inputs, and what its subgraphs take from around them."""
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            inner = list(ir.all_nodes(attribute.value))
+            for value in (v for part in inner for v in part.inputs if v is not None):
+                maker = value.producer()
+                if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
+                    yield value
+
+
+def constant(value: ir.Value) -> np.ndarray | None:
+    """Return what a value holds: an initializer, or the value of a Constant node."""
+    maker = value.producer()
+    if maker is not None and maker.op_type == "Constant" and not maker.domain:
+        return np.asarray(ir.attr(maker, "value")) if "value" in maker.attributes else None
+    return ir.const(value)
+
+
+def _held(value: ir.Value) -> np.ndarray:
+    array = constant(value)
+    assert array is not None
+    return array
+
+
+def submodel(
+    model: ir.Graph,
+    nodes: Sequence[ir.Node],
+    inputs: Mapping[str, ir.Value],
+    outputs: Sequence[str],
+    constants: Mapping[str, np.ndarray],
+) -> onnx.ModelProto:
+    """Return `nodes` of `model` as a model of their own, of open shapes; inputs and constants by name."""
+    graph = onnx.GraphProto(name="island")
+    graph.node.extend(ir.node_proto(node) for node in nodes)
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    for name, value in inputs.items():
+        kind = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 8), graph=graph)
+    used = {node.domain for node in nodes}
+    for domain, version in model.opset_imports.items():
+        if domain in used or domain in ("", "ai.onnx"):
+            proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    for function in model.functions.values():
+        proto.functions.append(ir.function_proto(function))
+    return proto
+
+
+def _digest(proto: onnx.ModelProto) -> bytes:
+    """Return what tells models of float nodes apart, piece by piece: as a whole one may be too large for protobuf."""
+    made = hashlib.blake2b(digest_size=16)
+    graph = proto.graph
+    for piece in (*proto.opset_import, *proto.functions, *graph.initializer, *graph.node, *graph.input, *graph.output):
+        content = piece.SerializeToString(deterministic=True)
+        made.update(len(content).to_bytes(8, "little"))
+        made.update(content)
+    return made.digest()
+
+
+class FloatIsland(PlainKernel):
+    """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
+
+    nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
+    Sample by sample when the nodes mix samples or were written for one sample only.
+
+    opened : {digest: session} of islands that are shared; one of the same nodes and constants is taken from there, or
+    put there.
+    """
+
+    def __init__(
+        self,
+        model: ir.Graph,
+        nodes: Sequence[ir.Node],
+        keep: Collection[str],
+        opened: Islands | None = None,
+    ) -> None:
+        self._opened = {} if opened is None else opened
+        inside = {str(out.name) for node in nodes for out in node.outputs if out.name}
+        outside_reads = {
+            str(v.name)
+            for node in nodes
+            for v in node.outputs
+            if v.name in keep or v.is_graph_output() or any(use.node not in nodes for use in v.uses())
+        }
+        seen: dict[str, ir.Value] = {}
+        constants: dict[str, ir.Value] = {}
+        for node in nodes:
+            for value in reads(node):
+                if value is None or value.name in inside:
+                    continue
+                (constants if constant(value) is not None else seen)[str(value.name)] = value
+        self.inputs = tuple(seen)
+        self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
+        self.names = tuple(str(node.name) for node in nodes)
+        #: The nodes as a model of their own.
+        self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
+        self._session: OrtSession | None = None
+        self._mixes: bool | None = None
+        self._specs: tuple[Spec, ...] = ()
+        #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
+        self._whole = any(node.op_type in (*operators.SIZES, "NonZero") and not node.domain for node in nodes)
+
+    def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self._session is None:
+            key = _digest(self.proto)
+            if key not in self._opened:
+                self._opened[key] = ort_session(self.proto, f"float node {self.names[0]}", threads=1)
+            self._session = self._opened[key]
+        try:
+            return list(self._session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
+        except Exception as error:
+            raise ModelError(f"float node {self.names[0]} does not run: {reason(error)}") from error
+
+    def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
+        return self._run(arrays)
+
+    def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
+        count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
+        return count != 1 and not self._whole and self._mixed(arrays)
+
+    def _mixed(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether two samples together give something else than each gives alone."""
+        if self._mixes is None:
+            rng = np.random.default_rng(0)
+            ones = [[_trial(rng, a[:1]) for a in arrays] for _ in range(2)]
+            apart = [self._run(one) for one in ones]
+            try:
+                both = self._run([np.concatenate(pair) for pair in zip(*ones, strict=True)])
+                self._mixes = not all(
+                    t.shape == (2 * a.shape[0], *a.shape[1:])
+                    and np.allclose(t, np.concatenate([a, b]), rtol=1e-4, atol=1e-5, equal_nan=True)
+                    for t, a, b in zip(both, *apart, strict=True)
+                )
+            except (ModelError, ValueError, IndexError):
+                self._mixes = True
+        return self._mixes
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute the outputs of a batch; ModelError when their shapes are not those that `infer` found."""
+        results = self._compute(arrays)
+        for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
+            if result.shape[1:] != spec.shape[1:] or (self._whole and result.shape != spec.shape):
+                raise ModelError(f"float node {self.names[0]}: the shape of '{name}' depends on the values it is given")
+        return results
+
+    def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        if not self.one_by_one(arrays):
+            return tuple(self._run(arrays))
+        parts = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Return the outputs' specs, by running on zeros; the inputs are of the types given, whatever the file says."""
+        for value, spec in zip(self.proto.graph.input, specs, strict=True):
+            value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
+        self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
+        try:
+            results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
+        except ModelError as error:
+            numbers = [name for name, spec in zip(self.inputs, specs, strict=True) if spec.dtype.kind in "iu"]
+            if not numbers:
+                raise
+            raise ModelError(
+                f"float node {self.names[0]}: its sizes depend on the values of {', '.join(numbers)}; where that is a "
+                "setting, fix it with --fix NAME=VALUE"
+            ) from error
+        self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
+        self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
+        return self._specs
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Every input and output has the batch on axis 0."""
+        return not self._whole

@@ -1,0 +1,88 @@
+"""Models opened in onnxruntime, and run.
+
+The only file that imports onnxruntime, and only when a float operator has to run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from ...errors import ModelError
+from ...graph import ir
+from .refusal import reason
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    OrtSession: TypeAlias = onnxruntime.InferenceSession
+
+__all__ = ["as_array", "fetched", "ort_session"]
+
+#: Types of outputs that are handed over one by one.
+_COPIED = frozenset(
+    f"tensor({kind})"
+    for kind in ("bool", "double", "float", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+)
+
+
+def ort_session(
+    proto: onnx.ModelProto,
+    label: str,
+    threads: int = 0,
+    apart: Mapping[str, np.ndarray] = MappingProxyType({}),
+    plain: bool = False,
+) -> OrtSession:
+    """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model.
+
+    threads : 0 for `LINGERONNX_THREADS`, else the number of processors. apart : constants that `proto` lacks
+    (`ir.outline`), which have to be kept as long as the session is used. plain : every node as it stands, and no
+    weight in another form: for a run or two.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
+    options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # between two runs it only costs
+    options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_DISABLE_ALL if plain else level.ORT_ENABLE_BASIC
+    if plain:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # a Shape as soon as it can be told
+    stored = [tensor.name for tensor in proto.graph.initializer if tensor.name in apart]
+    if stored:
+        values = [ort.OrtValue.ortvalue_from_numpy(apart[name]) for name in stored]
+        options.add_external_initializers(stored, values)
+    try:
+        with ir.openable(proto) as content:
+            return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if stored:  # onnxruntime takes no constant that it has dropped: then they are the model's
+            return ort_session(ir.whole(proto, apart), label, threads, plain=plain)
+        raise ModelError(f"onnxruntime cannot run {label}: {reason(error)}") from error
+
+
+def fetched(session: OrtSession, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[Any]:
+    """Run a session; return arrays, or what `as_array` makes arrays of, so that not all are there twice at once."""
+    import onnxruntime as ort
+
+    plain = all(not isinstance(a, np.ndarray) or a.dtype.kind in "fiub" for a in given.values())
+    if not plain or not all(value.type in _COPIED for value in session.get_outputs()):
+        return list(session.run(names, {name: as_array(value) for name, value in given.items()}))
+    feeds = {
+        name: ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) if isinstance(value, np.ndarray) else value
+        for name, value in given.items()
+    }
+    return list(session.run_with_ort_values(names, feeds))
+
+
+def as_array(result: Any) -> Any:  # noqa: ANN401 - an OrtValue, which has no types
+    """Return an array; a sequence of tensors stays a list of them."""
+    return result if isinstance(result, np.ndarray | list) else result.numpy()
