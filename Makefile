@@ -8,11 +8,11 @@ TESTS  := $(VENV)/.installed-tests
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
 # tests/conftest.py puts the files in an order that ends with short ones. Many tests start Python anew: bytecode is
-# written, whatever the environment says.
+# written, whatever the environment says. `--times` ends with a table of where the time went (tests/times.py).
 JOBS   ?= 2
 # The release of torch that the tests take, as setup.cfg names it. Its CPU build is `+cpu`; not every index has it.
 TORCH  := $(shell sed -n 's/^ *\(torch==[0-9.]*\)$$/\1/p' setup.cfg | head -n 1)
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --times
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -18,6 +18,9 @@ import pytest
 
 from tests.examples import SIZE
 from tests.selection import chosen
+from tests.times import pytest_addoption, pytest_terminal_summary
+
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and numpy's BLAS; before either is imported
 os.environ.setdefault("LINGERONNX_STRICT", "1")  # a rewrite that changes an output is an error, not a line in a report
