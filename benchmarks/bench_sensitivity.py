@@ -52,8 +52,10 @@ def processor() -> str:
 
 def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> None:
     """Print the cost in multiply-accumulates and time, and the gain of workers."""
-    from lingeronnx.analysis.sensitivity import sensitivity as module
     from lingeronnx.analysis.sensitivity.layers import layers, rounding
+    from lingeronnx.analysis.sensitivity.sensitivity import evaluation_data, sensitivity
+    from lingeronnx.analysis.sensitivity.trial import RoundedSet
+    from lingeronnx.analysis.sensitivity.trial_runs import BlockTrials, block_of
     from lingeronnx.flow import plan_for, prepare
     from lingeronnx.graph import ir
     from lingeronnx.run.cluster import spread
@@ -64,10 +66,10 @@ def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> No
     every = layers(planned)
     output = str(planned.graph.graph.outputs[0].name)
     given = rounding(planned, every, [output])
-    data = module.evaluation_data(planned, calib, None)
+    data = evaluation_data(planned, calib, None)
     trials = tuple(setting for layer in every for setting in layer.kinds("all").values())
-    job = module.Trials(given, module.Setting(), trials, ("L1",))
-    size = module.block_of(planned, given.engine().segments)
+    job = BlockTrials(given, RoundedSet(), trials, ("L1",))
+    size = block_of(planned, given.engine().segments)
     blocks = list(data.batches(size))
     session = ort_session(ir.to_proto(planned.graph), "the model", threads=1)
     work = job.start()
@@ -82,7 +84,7 @@ def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> No
 
     count = sum(len(next(iter(feeds.values()))) for feeds, _ in blocks)
     print(f"{model.name}: {len(trials)} trials, {count} samples in blocks of {size}; {processor()}")
-    found = module.sensitivity(model, calib, what="all", **settings)
+    found = sensitivity(model, calib, what="all", **settings)
     print(f"multiply-accumulates, advice and all: {found.macs / found.whole:.3f} of whole runs")
     times: dict[str, list[tuple[float, float]]] = {"ours": [], "whole": []}
     for _ in range(rounds):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import torch as torch
-    from .analysis.check.check import Check as Check
+    from .analysis.check.report import Check as Check
     from .analysis.compare.badcase import BadCase as BadCase
     from .analysis.compare.comparison import Comparison as Comparison
     from .analysis.sensitivity.ranking import Sensitivity as Sensitivity
@@ -69,7 +69,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AnalysisQuant": "compat",
     "BadCase": "analysis.compare.badcase",
-    "Check": "analysis.check.check",
+    "Check": "analysis.check.report",
     "Comparison": "analysis.compare.comparison",
     "ConfigError": "errors",
     "ConstraintError": "errors",

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis.check.check import Check, check_float
+from .analysis.check.float_graph import check_float
 from .analysis.check.packer_file import check_packed, read_packable
+from .analysis.check.report import Check
 from .analysis.check.structure import Structure, of_integers, of_model
 from .analysis.compare.badcase import BadCase, find_bad_case
 from .analysis.compare.compare import Comparison, compare
-from .analysis.profile.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
+from .analysis.profile.outliers import WEIGHTS, OutlierRow, analyse_outputs, constants, grid, rows_of
 from .analysis.profile.recording import compare_kept, profile
 from .analysis.sensitivity.ranking import Sensitivity
 from .analysis.sensitivity.sensitivity import sensitivity
@@ -299,7 +300,7 @@ def structure(
 # ---- analyse -----------------------------------------------------------------------------------------------------
 
 
-def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log") -> list[Row]:
+def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log") -> list[OutlierRow]:
     """Return a row for every weight, and write the table to `log` (None: nowhere); see `analysis.outliers`.
 
     model : an .onnx file or graph; a torch checkpoint, in which a nested state_dict is found and nothing is executed;

@@ -22,7 +22,7 @@ from ._shared import (
 )
 
 if TYPE_CHECKING:
-    from ..analysis.profile.outliers import Row
+    from ..analysis.profile.outliers import OutlierRow
 
 __all__ = ["analyze"]
 
@@ -99,7 +99,7 @@ def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | No
     _tell(rows, model, output, as_json)
 
 
-def _tell(rows: Sequence[Row], model: Path, output: Path, as_json: bool) -> None:
+def _tell(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
     """Print the outliers' rows, and with --json all."""
     outliers = [row for row in rows if row.outlier]
     for row in outliers:

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..analysis.profile.outliers import OUTPUTS, Outputs, Row, grid, layers_of, matcher
+from ..analysis.profile.outliers import OUTPUTS, OutlierRow, Outputs, grid, layers_of, matcher
 from ..analysis.profile.profile import Recorder, folder
 from ..analysis.profile.profile_file import FILE, save_profile
-from ..analysis.profile.recording import TENSORS, Recorded
+from ..analysis.profile.recording import TENSORS, RecordedSession
 from ..errors import ConfigError, DataError
 from ..files import write_text
 from ..flow import QuantizedModel
@@ -64,7 +64,9 @@ class Dumper:
             raise ConfigError(f"a {type(model).__name__} cannot be followed; give lo.Session(path) or a QuantizedModel")
         self._tables.append(table)
 
-    def save_out_analyse_log(self, save_log_path: str | os.PathLike[str] = "Analyse_layer_output.log") -> list[Row]:
+    def save_out_analyse_log(
+        self, save_log_path: str | os.PathLike[str] = "Analyse_layer_output.log"
+    ) -> list[OutlierRow]:
         """Write the table and return its rows; DataError where the model was not called."""
         rows = [row for table in self._tables for row in table.rows()]
         if not rows:
@@ -149,7 +151,7 @@ class InfoManager:
         """Write histograms into `out_dir`/tensorboard; force_per_channel : one for each channel."""
         found = self._recorder.profile()
         if force_per_channel:  # from the tensors that were kept: nobody asked for channels before
-            again = Recorder(recorded := Recorded(self._recorder.session, self._out_dir), per_channel=True)
+            again = Recorder(recorded := RecordedSession(self._recorder.session, self._out_dir), per_channel=True)
             for feeds in recorded.batches():
                 for name, array, held in recorded.tensors(feeds):
                     again.add(name, array, held)

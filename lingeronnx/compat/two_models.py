@@ -10,7 +10,7 @@ import numpy as np
 
 from ..analysis.compare.badcase import find_bad_case
 from ..analysis.compare.compare import Comparison, compare, write
-from ..analysis.compare.sources import Integer, Planned, Source, source
+from ..analysis.compare.sources import IntegerSource, PlannedSource, TensorSource, source
 from ..analysis.profile.profile import folder
 from ..analysis.profile.recording import compare_kept
 from ..analysis.sensitivity.sensitivity import JOURNAL, sensitivity
@@ -219,15 +219,15 @@ class QuantAnalysis:
 
         return exported_with(self._given, self._case(), self.out_dir / "baseline.onnx")
 
-    def _baseline(self) -> Source:
+    def _baseline(self) -> TensorSource:
         if isinstance(self._given, QuantizedModel):
-            return Planned(self._given.float_graph, self._given.plan)
+            return PlannedSource(self._given.float_graph, self._given.plan)
         return source(self._session())
 
-    def _analysis(self) -> Source:
+    def _analysis(self) -> TensorSource:
         if self._type == "fake_quant" and isinstance(self._analysed, QuantizedModel):
-            return Planned(self._analysed.float_graph, self._analysed.plan)
-        return Integer(self._integers())
+            return PlannedSource(self._analysed.float_graph, self._analysed.plan)
+        return IntegerSource(self._integers())
 
     def _integers(self) -> Session:
         given = self._analysed

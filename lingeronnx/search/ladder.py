@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.sensitivity.layers import Layer, layers, rounding
-from ..analysis.sensitivity.sensitivity import block_of
-from ..analysis.sensitivity.trial import Setting
+from ..analysis.sensitivity.layers import RoundedOperator, layers, rounding
+from ..analysis.sensitivity.trial import RoundedSet
+from ..analysis.sensitivity.trial_runs import block_of
 from ..flow import Planned
 from ..flow.assign import tie_classes
 from ..formats import QUANT
@@ -103,7 +103,7 @@ class Group:
     share : of the multiply-accumulates.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[RoundedOperator, ...]
     gain: float
     share: float
 
@@ -134,7 +134,7 @@ def groups(planned: Planned) -> list[Group]:
     return sorted(found, key=lambda group: -group.gain / max(group.share, least))
 
 
-def _joined(planned: Planned, every: Sequence[Layer]) -> list[list[Layer]]:
+def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
     for tie in tie_classes(planned.parts, planned.prepared.target):
         for name in tie.tensors:
@@ -142,7 +142,7 @@ def _joined(planned: Planned, every: Sequence[Layer]) -> list[list[Layer]]:
     for number, layer in enumerate(every):
         for name in layer.activation.tensors:
             sets.join(f"layer {number}", f"tensor {name}")
-    members: dict[str, list[Layer]] = {}
+    members: dict[str, list[RoundedOperator]] = {}
     for number, layer in enumerate(every):
         members.setdefault(sets.find(f"layer {number}"), []).append(layer)
     return list(members.values())
@@ -152,16 +152,18 @@ def _work(planned: Planned) -> dict[str, int]:
     return {str(node.name): macs(node) for node in planned.parts.graph.graph}
 
 
-def _gains(planned: Planned, every: Sequence[Layer], joined: Sequence[Sequence[Layer]]) -> list[float]:
+def _gains(
+    planned: Planned, every: Sequence[RoundedOperator], joined: Sequence[Sequence[RoundedOperator]]
+) -> list[float]:
     """Return what each group gives back, on a few of the calibration samples."""
     outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
     engine = rounding(planned, every, outputs).engine()
-    whole = reduce(or_, (layer.whole for layer in every), Setting())
+    whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
     left = [whole - reduce(or_, (layer.whole for layer in members)) for members in joined]
     few = min(block_of(planned, engine.segments), _SAMPLES)
     errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
     for _, _, part in engine.parts(planned.prepared.data.first(few)):
-        exact = engine.base(Setting(), part).tensors
+        exact = engine.base(RoundedSet(), part).tensors
         base = engine.base(whole, part)
         for place, setting in enumerate([whole, *left]):
             found = engine.outputs(setting, base, part)

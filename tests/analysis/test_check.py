@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.analysis.check import rules
-from lingeronnx.analysis.check.check import check_integer
+from lingeronnx.analysis.check.integer_graph import check_integer
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text

@@ -5,7 +5,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.compare.join import Join, join
-from lingeronnx.analysis.compare.sources import Dump, Float, Planned, source
+from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, PlannedSource, source
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
 from tests.nets import asymmetric, branches, concat, depthwise, plain, quantized, residual, samples
@@ -27,8 +27,8 @@ def test_every_tensor_of_both_is_measured(net):
     model = net()
     data, q = samples(model, 20, seed=3), quantized(model)
     integers = join(source(model), source(q), data)
-    planned = join(source(model), Planned(q.float_graph, q.plan), data)
-    both = join(Planned(q.float_graph, q.plan), source(q), data)
+    planned = join(source(model), PlannedSource(q.float_graph, q.plan), data)
+    both = join(PlannedSource(q.float_graph, q.plan), source(q), data)
     assert integers.samples == planned.samples == both.samples == 20
     for name, row in integers.rows.items():
         assert row.local is not None
@@ -50,7 +50,7 @@ def test_equalized_channels_are_no_error():
     assert moved
     found = join(source(model), source(q), data)
     stored = {n: (a, held) for n, a, held in q.session().tensors(data) if held is not None}
-    plain_copy = join(source(model), Dump(stored), data)
+    plain_copy = join(source(model), DumpSource(stored), data)
     for name, factor in moved.items():
         row = found.rows[name]
         assert row.held.factor == tuple(factor)
@@ -70,7 +70,7 @@ def test_a_local_error_stays_where_it_is_made():
         else:
             assert row.local.to_dict() == good.rows[name].local.to_dict()
     assert found.rows["t5"].pair.sqnr < good.rows["t5"].pair.sqnr - 6
-    planned = join(source(model), Planned(spoiled(q.float_graph, "t2"), q.plan), data)
+    planned = join(source(model), PlannedSource(spoiled(q.float_graph, "t2"), q.plan), data)
     assert [n for n, r in planned.rows.items() if r.judged.sqnr < 15] == ["t2"]
     between = join(source(q.graph), source(bad), data)
     assert [n for n, r in between.rows.items() if r.local.sqnr < 100] == ["t2"]
@@ -114,10 +114,10 @@ def test_a_dump_is_what_was_dumped(tmp_path):
 def test_what_cannot_be_compared():
     model = plain()
     with pytest.raises(DataError, match="no tensor in common"):
-        join(source(model), Dump({"other": (np.zeros((4, 2)), None)}), samples(model, 4))
+        join(source(model), DumpSource({"other": (np.zeros((4, 2)), None)}), samples(model, 4))
     with pytest.raises(lo.ConfigError, match="cannot be compared"):
         source(3)
-    assert isinstance(source(source(model)), Float)
+    assert isinstance(source(source(model)), FloatSource)
     with pytest.raises(lo.ConfigError, match="forced in integer graphs only"):
         lo.Session(model).taps(samples(model, 1), force={"t0": np.zeros(1)})
 

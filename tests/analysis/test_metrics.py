@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.analysis.stats.metrics import BINS, Held, Histogram, Pair, Spread, divergence
+from lingeronnx.analysis.stats.distribution import Distribution
+from lingeronnx.analysis.stats.histogram import BINS, Histogram
+from lingeronnx.analysis.stats.pair_measures import PairMeasures, divergence
+from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.plan import Affine
 from tests.examples import examples
 
@@ -42,7 +45,7 @@ def plain(x, y):
 
 
 def pair(x, y, held=None, split=1):
-    found = Pair()
+    found = PairMeasures()
     for a, b in zip(np.array_split(x, split), np.array_split(y, split), strict=True):
         found.add(a, b, held)
     return found
@@ -99,15 +102,15 @@ def test_integers_and_what_they_can_hold():
     """Saturation counts the ends of the type, clipped what x has beyond them, used the share that is reached."""
     x = np.array([0.0, 1.0, 3.97, 4.5, -9.0, -2.0], np.float32)
     q = np.clip(np.rint(x * 32), -128, 127).astype(np.int8)
-    found = pair(x, q, Held(Affine(32.0)))
+    found = pair(x, q, StoredForm(Affine(32.0)))
     assert found.y.high == 127 / 32
     assert found.saturation == 3 / 6  # 3.97 is 127 by right
     assert found.clipped == 2 / 6
     assert found.used == 1.0
-    half = pair(x[:2], q[:2], Held(Affine(32.0)))
+    half = pair(x[:2], q[:2], StoredForm(Affine(32.0)))
     assert (half.saturation, half.clipped, half.used) == (0.0, 0.0, 32 / 127)
     assert pair(x, x).used is pair(x, x).saturation is pair(x, x).clipped is None
-    real = pair(x, (q / 32).astype(np.float32), Held(Affine(32.0)))
+    real = pair(x, (q / 32).astype(np.float32), StoredForm(Affine(32.0)))
     assert real.to_dict() == found.to_dict()
 
 
@@ -117,15 +120,15 @@ def test_what_is_not_finite_is_left_out():
     y = np.array([1.0, -8.0, np.inf, 1.0, 2.0])
     found = pair(x, y)
     assert (found.skipped, found.count, found.mse) == (3, 2, 0.5)
-    assert Pair().to_dict()["KL"] == 0.0
-    spread = Spread()
+    assert PairMeasures().to_dict()["KL"] == 0.0
+    spread = Distribution()
     spread.add(x)
     assert (spread.skipped, spread.count, spread.high) == (2, 3, 3.0)
 
 
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="cannot be compared"):
-        Pair().add(np.zeros(3), np.zeros(4))
+        PairMeasures().add(np.zeros(3), np.zeros(4))
 
 
 SIZES = st.lists(st.integers(0, 6000), min_size=1, max_size=5)
@@ -139,11 +142,11 @@ def test_no_split_matters(sizes, exponent, offset, seed):
     x = np.ldexp(rng.standard_normal(sum(sizes)) + offset, exponent)
     y = x * rng.uniform(0.5, 3)
     cuts = np.cumsum(sizes)[:-1]
-    added, merged, whole = Pair(), Pair(), Pair()
+    added, merged, whole = PairMeasures(), PairMeasures(), PairMeasures()
     whole.add(x, y)
     for a, b in zip(np.split(x, cuts), np.split(y, cuts), strict=True):
         added.add(a, b)
-        part = Pair()
+        part = PairMeasures()
         part.add(a, b)
         merged.merge(part)
     assert added.to_dict() == merged.to_dict() or not x.size

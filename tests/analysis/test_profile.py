@@ -17,10 +17,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import lingeronnx as lo
 from lingeronnx import cli
+from lingeronnx.analysis.profile.events import EVENTS_VERSION, crc32c
 from lingeronnx.analysis.profile.profile import COLUMNS, entries, origin
 from lingeronnx.analysis.profile.profile_file import load_profile, save_profile
-from lingeronnx.analysis.profile.recording import Recorded
-from lingeronnx.analysis.sensitivity.events import EVENTS_VERSION, crc32c
+from lingeronnx.analysis.profile.recording import RecordedSession
 from lingeronnx.graph import ir
 from tests.nets import plain
 
@@ -233,7 +233,7 @@ def test_what_is_no_profile(made, tmp_path) -> None:
 def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
     home, x, _ = made
     session = lo.Session(home / "net.onnx")
-    recorded = Recorded(session, home / "p")
+    recorded = RecordedSession(session, home / "p")
     want = {name: array for name, array, _ in session.taps({"x": x})}
     for _ in range(2):
         parts: dict[str, list] = {}
@@ -249,10 +249,10 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
     with pytest.raises(lo.DataError, match="sample 1 of the batch is not among those of the profile"):
         recorded.run(None, {"x": np.stack([x[0], x[1] + 1])})
     with pytest.raises(lo.DataError, match="was made of another model"):
-        Recorded(lo.Session(home / "quant.onnx"), home / "p")
+        RecordedSession(lo.Session(home / "quant.onnx"), home / "p")
     lo.profile(home / "net.onnx", x, tmp_path / "bare")
     with pytest.raises(lo.DataError, match="has no tensors: make it with --keep"):
-        Recorded(session, tmp_path / "bare")
+        RecordedSession(session, tmp_path / "bare")
 
 
 def test_compare_from_profiles(made, tmp_path, monkeypatch) -> None:

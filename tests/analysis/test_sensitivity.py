@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from lingeronnx import api, cli
 from lingeronnx.analysis.sensitivity.layers import given_back, layers, rounding
 from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL, sensitivity
-from lingeronnx.analysis.sensitivity.trial import Setting
-from lingeronnx.analysis.stats.metrics import Pair
+from lingeronnx.analysis.sensitivity.trial import RoundedSet
+from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.flow import plan_for, prepare
 from lingeronnx.graph import ir
@@ -57,7 +57,7 @@ def engine_of(net, **more):
 
 
 def union(every):
-    found = Setting()
+    found = RoundedSet()
     for layer in every:
         found |= layer.whole
     return found
@@ -73,7 +73,7 @@ def test_pieces_are_the_model(name):
     plan, _, engine = engine_of(net)
     x = data(net, 5)
     whole = {n: a for n, a, _ in FloatRunner(plan.graph, engine.wanted).run({"x": x})}
-    base = engine.base(Setting(), {"x": x})
+    base = engine.base(RoundedSet(), {"x": x})
     for output in engine.wanted:
         np.testing.assert_allclose(base.tensors[output], whole[output], rtol=1e-5, atol=1e-5)
 
@@ -104,7 +104,7 @@ def test_from_any_base(draw):
         _ENGINES[net] = engine_of(getattr(nets, net)())
     plan, every, engine = _ENGINES[net]
     one = st.builds(
-        Setting,
+        RoundedSet,
         st.frozensets(st.sampled_from(sorted(union(every).tensors))),
         st.frozensets(st.sampled_from(sorted(union(every).weights))),
     )
@@ -123,7 +123,7 @@ def test_only_what_lies_behind_is_run():
     """A trial runs the pieces that a walk from its change reaches."""
     _, every, engine = engine_of(nets.residual())
     feeds = {"x": data(nets.residual(), 2)}
-    base = engine.base(Setting(), feeds)
+    base = engine.base(RoundedSet(), feeds)
     pieces, less = engine.segments.pieces, 0
     for layer in every:
         for setting in layer.kinds("all").values():
@@ -155,15 +155,15 @@ def test_state_of_a_pair():
     """Law: a pair written down and read again is the same, with or without its histograms, and goes on the same."""
     rng = np.random.default_rng(0)
     for size in (0, 9, 5000):
-        one, two = Pair(), Pair()
+        one, two = PairMeasures(), PairMeasures()
         first, second = (rng.standard_normal((2, size)) for _ in range(2))
         one.add(*first)
-        other = Pair.of(json.loads(json.dumps(one.state(True))))
+        other = PairMeasures.of(json.loads(json.dumps(one.state(True))))
         two.add(*second)
         for pair in (one, other):
             pair.merge(two)
         assert str(one.to_dict()) == str(other.to_dict())
-        short = Pair.of(json.loads(json.dumps(one.state(False))))
+        short = PairMeasures.of(json.loads(json.dumps(one.state(False))))
         assert (short.l1, short.sqnr, short.cosine) == (one.l1, one.sqnr, one.cosine)
 
 
@@ -203,7 +203,7 @@ def test_values_are_those_of_the_formulas():
     plan, every, engine = engine_of(net)
     x = data(net)
     layer = next(layer for layer in every if layer.weight.weights)
-    a = engine.base(Setting(), {"x": x}).tensors["y"].astype(np.float64)
+    a = engine.base(RoundedSet(), {"x": x}).tensors["y"].astype(np.float64)
     b = engine.base(layer.whole, {"x": x}).tensors["y"].astype(np.float64)
     names = ("L1", "MSE", "Cosine", "SQNR")
     found = run(net, metric=names, batch=7)
@@ -277,7 +277,7 @@ def test_what_gives_nothing_back_is_no_advice():
         assert found.weights == {str(n.name) for n, _ in plan.parts.nodes if n.name in whole.weights} - {
             str(n.name) for n, _ in rest.parts.nodes
         }
-        assert (found == Setting()) == (layer.op_type in ("GlobalAveragePool", "Add"))
+        assert (found == RoundedSet()) == (layer.op_type in ("GlobalAveragePool", "Add"))
     advised = {name for advice in run(net, metric="SQNR").advice for name in advice.operators}
     assert advised <= {layer.name for layer in every if layer.op_type in ("Conv", "Gemm")}
     assert given_back(planned(net, platform="generic"), every[:1], every) == every[0].whole

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.analysis.compare.channels import Channels
-from lingeronnx.analysis.compare.layer_causes import _level, _offset, _order
-from lingeronnx.analysis.stats.metrics import Held, Pair
+from lingeronnx.analysis.compare.layer_examiner import _level, _offset, _order
+from lingeronnx.analysis.stats.channels import ChannelSums
+from lingeronnx.analysis.stats.pair_measures import PairMeasures
+from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.flow.report.fidelity import _breaks, _explained
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
@@ -46,8 +47,8 @@ def test_every_measure_is_there_for_any_two_streams(pairs):
     seen.add(x, y)
     assert isinstance(seen.sqnr, float)
     assert isinstance(seen.cosine, float)
-    measured, channels = Pair(), Channels()
-    measured.add(x, y, Held(Affine(4.0)))
+    measured, channels = PairMeasures(), ChannelSums()
+    measured.add(x, y, StoredForm(Affine(4.0)))
     channels.add(x, y)
     assert set(measured.to_dict()) >= {"SQNR", "KL", "Cosine"}
     assert channels.sqnr().shape[0] <= 4

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.analysis.compare import causes
+from lingeronnx.analysis.compare import scale_causes
 from lingeronnx.formats import functions
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import batch_axes
@@ -205,9 +205,9 @@ def test_nothing_is_negative_behind(kind):
 @pytest.mark.parametrize("kind", sorted(operators.KEEP_SCALE))
 def test_a_wrong_scale_is_that_of_the_tensor_before(kind, monkeypatch):
     """Where the operator keeps the scale, and the tensor before has no finding, it is not said again."""
-    monkeypatch.setattr(causes, "_of_scale", lambda row: SimpleNamespace(kind="wide"))
+    monkeypatch.setattr(scale_causes, "_of_scale", lambda row: SimpleNamespace(kind="wide"))
     row = SimpleNamespace(kinds=(kind, kind), held=SimpleNamespace(q=Affine(4.0)))
-    assert causes.held_wrong(row, {"before": row}, {}) is None
+    assert scale_causes.held_wrong(row, {"before": row}, {}) is None
 
 
 # ---- one table -----------------------------------------------------------------------------------------------------

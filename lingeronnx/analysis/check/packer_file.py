@@ -18,7 +18,8 @@ from ...plan.synthetic import warnings_of
 from ...run.integer.runner import target_of
 from ...run.part import chip_part, scaled_by_host
 from ...targets import DEFAULT, Target, by_name
-from .check import Check, check_integer
+from .integer_graph import check_integer
+from .report import Check
 
 __all__ = ["check_packed", "is_packable", "read_packable"]
 

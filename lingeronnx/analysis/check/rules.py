@@ -37,11 +37,11 @@ from ...targets import Target
 from ...targets.arithmetic import Concat, Curve, Division, Quotient, Reading
 from ...targets.limits import PadLimits, SliceLimits
 
-__all__ = ["RULES", "Rule", "Seen"]
+__all__ = ["RULES", "Rule", "IntegerNode"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class IntegerNode:
     """An integer node with what is known around it.
 
     attrs : by current names with defaults. held : the tensors before it, as their producers write them.
@@ -66,10 +66,10 @@ class Seen:
         return self.form.out_scale(self.attrs, [self.held.get(str(first.name)) if first is not None else None])
 
 
-Rule = Callable[[Seen, Target], object]
+Rule = Callable[[IntegerNode, Target], object]
 
 
-def powers_of_two(seen: Seen, target: Target) -> object:
+def powers_of_two(seen: IntegerNode, target: Target) -> object:
     """scales are powers of two | quantize with --mode q-value."""
     if not target.power_of_two:
         return None
@@ -83,7 +83,7 @@ def powers_of_two(seen: Seen, target: Target) -> object:
     return ", ".join(wrong) or None
 
 
-def right_shift(seen: Seen, target: Target) -> object:
+def right_shift(seen: IntegerNode, target: Target) -> object:
     """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
     lower scale_o, or repair the graph with fix-dequant.
     """
@@ -102,7 +102,7 @@ def right_shift(seen: Seen, target: Target) -> object:
     return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
 
 
-def average_scale(seen: Seen, target: Target) -> object:
+def average_scale(seen: IntegerNode, target: Target) -> object:
     """an average keeps its input's scale | set scale_o to scale_x."""
     tied = target.pool is not None and target.pool.same_scale
     if not tied or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
@@ -111,7 +111,7 @@ def average_scale(seen: Seen, target: Target) -> object:
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
 
 
-def cat_scale(seen: Seen, target: Target) -> object:
+def cat_scale(seen: IntegerNode, target: Target) -> object:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
     how = target.computes(CONCAT.name, Concat)
     if seen.form is not CONCAT or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
@@ -121,7 +121,7 @@ def cat_scale(seen: Seen, target: Target) -> object:
     return f"{', '.join(over)}, scale_o = {o:g}" if over else None
 
 
-def agreement(seen: Seen, target: Target) -> object:
+def agreement(seen: IntegerNode, target: Target) -> object:
     """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
     wrong = []
     for index, read in seen.form.read_scales(seen.attrs).items():
@@ -134,7 +134,7 @@ def agreement(seen: Seen, target: Target) -> object:
     return ", ".join(wrong) or None
 
 
-def byte_results(seen: Seen, target: Target) -> object:
+def byte_results(seen: IntegerNode, target: Target) -> object:
     """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
     if not target.bytes_only or "scale_w" not in seen.attrs:
         return None
@@ -143,14 +143,14 @@ def byte_results(seen: Seen, target: Target) -> object:
     return ", ".join(wrong) or None
 
 
-def bias_type(seen: Seen, target: Target) -> object:
+def bias_type(seen: IntegerNode, target: Target) -> object:
     """a bias is int32 | quantize again."""
     value = seen.node.inputs[2] if "scale_w" in seen.attrs and len(seen.node.inputs) > 2 else None
     array = ir.const(value)
     return str(array.dtype) if target.bytes_only and array is not None and array.dtype.name != "int32" else None
 
 
-def single_sample(seen: Seen, target: Target) -> object:
+def single_sample(seen: IntegerNode, target: Target) -> object:
     """graphs for a chip hold one sample | write the graph with batch 1."""
     dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
     if not target.single_sample or not dims or seen.form not in _IMAGES:
@@ -158,7 +158,7 @@ def single_sample(seen: Seen, target: Target) -> object:
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
 
-def runs_right(seen: Seen, target: Target) -> object:
+def runs_right(seen: IntegerNode, target: Target) -> object:
     """{target.name} computes the operator right | replace it, or quantize the float model again."""
     if target.runs(seen.form.name):
         return None
@@ -166,7 +166,7 @@ def runs_right(seen: Seen, target: Target) -> object:
     return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
 
 
-def division_scale(seen: Seen, target: Target) -> object:
+def division_scale(seen: IntegerNode, target: Target) -> object:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
     how = target.computes(DIV.name, Division)
     if seen.form is not DIV or not target.power_of_two or seen.attrs.get("scale_o") is None:
@@ -177,7 +177,7 @@ def division_scale(seen: Seen, target: Target) -> object:
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
-def curve_scale(seen: Seen, target: Target) -> object:
+def curve_scale(seen: IntegerNode, target: Target) -> object:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
     if seen.form not in (SIGMOID, TANH):
         return None
@@ -190,19 +190,19 @@ def curve_scale(seen: Seen, target: Target) -> object:
     return f"scale_x = {x:g}" if how.reading is Reading.RIGHT_ONLY and x < 2.0**how.table.fraction else None
 
 
-def transposes(seen: Seen, target: Target) -> object:
+def transposes(seen: IntegerNode, target: Target) -> object:
     """a transpose is none of {target.broken_transposes} | make it from two others."""
     perm = seen.attrs.get("perm") if seen.form is TRANSPOSE else None
     return perm if isinstance(perm, Sequence) and tuple(perm) in target.broken_transposes else None
 
 
-def chip_name(seen: Seen, target: Target) -> object:
+def chip_name(seen: IntegerNode, target: Target) -> object:
     """nodes name the chip they are for, {target.name} | export for this platform."""
     name = ir.attr(seen.node, "platform")
     return name if target.packs and name not in (None, target.name) else None
 
 
-def unit_steps(seen: Seen, target: Target) -> object:
+def unit_steps(seen: IntegerNode, target: Target) -> object:
     """a slice takes every element | use steps of 1."""
     limits = target.limits(SLICE.name, SliceLimits)
     if limits is None or seen.form is not SLICE or len(seen.node.inputs) < 5:
@@ -211,7 +211,7 @@ def unit_steps(seen: Seen, target: Target) -> object:
     return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
 
 
-def pad_mode(seen: Seen, target: Target) -> object:
+def pad_mode(seen: IntegerNode, target: Target) -> object:
     """padding is constant | use constant padding."""
     limits, mode = target.limits(PAD.name, PadLimits), ir.attr(seen.node, "mode", "constant")
     return str(mode) if limits is not None and seen.form is PAD and mode not in limits.modes else None

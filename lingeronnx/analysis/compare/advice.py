@@ -14,25 +14,29 @@ from dataclasses import replace
 import numpy as np
 
 from ...graph import ir
-from .causes import Finding, broken, costs_little, held_wrong, inputs, large, same_scale, weights
-from .join import Join, Row
-from .layer_causes import Closer
+from .channel_causes import costs_little, large, weights
+from .finding import LayerFinding
+from .input_causes import inputs
+from .join import ComparedTensor, Join
+from .layer_causes import broken
+from .layer_examiner import LayerExaminer
+from .scale_causes import held_wrong, same_scale
 
-__all__ = ["Finding", "advise", "options", "parents"]
+__all__ = ["LayerFinding", "advise", "options", "parents"]
 
 _FOLLOWS = (
     0.5  # of its weight is left to a finding whose like stands right before it: the chip's rules may bind the two
 )
 
 
-def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
+def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[LayerFinding]:
     """Return what is wrong with the analysed model, the worst first.
 
     feeds : a few samples, to look closer with.
     """
     rows = join.rows
     before = parents(join)
-    found: dict[str, Finding] = {f.layer: f for f in inputs(join)}
+    found: dict[str, LayerFinding] = {f.layer: f for f in inputs(join)}
 
     def explained(name: str, order: int) -> bool:
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
@@ -44,7 +48,7 @@ def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
     for name, row in rows.items():
         if name not in found and not explained(name, 1) and (finding := large(row, join)) is not None:
             found[name] = finding
-    closer = Closer(join.base, join.other, feeds)
+    closer = LayerExaminer(join.base, join.other, feeds)
     for name, row in rows.items():
         if name in found:
             continue
@@ -61,7 +65,7 @@ def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
     return sorted(_grouped(found, rows, before), key=lambda f: (f.order, -f.weight))
 
 
-def options(findings: Sequence[Finding]) -> str:
+def options(findings: Sequence[LayerFinding]) -> str:
     """Return the options of all findings as one line for a shell."""
     words = dict.fromkeys(option for finding in findings for option in finding.options)
     return " ".join(words)
@@ -96,8 +100,8 @@ _SAME_KIND = frozenset({"scale too large", "scale too small", "outlier channel",
 
 
 def _grouped(
-    found: Mapping[str, Finding], rows: Mapping[str, Row], parents: Mapping[str, Sequence[str]]
-) -> Iterator[Finding]:
+    found: Mapping[str, LayerFinding], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
+) -> Iterator[LayerFinding]:
     """Yield the findings, one for those that share a scale and a fault: a Concat, or the first of them."""
     heads: dict[str, str] = {}
     members: dict[str, list[str]] = {}

@@ -14,9 +14,9 @@ from ...files import replacing
 from ...graph.batch_axes import open_axis
 from ...run.data import Data, InputSpec, Progress, load_function
 from ...run.metrics import called
-from ..sensitivity.measures import worse_first
-from ..stats.metrics import METRICS, Pair
-from .sources import Source, source
+from ..stats.output_measures import worse_first
+from ..stats.pair_measures import METRICS, PairMeasures
+from .sources import TensorSource, source
 
 __all__ = ["BadCase", "find_bad_case"]
 
@@ -101,10 +101,20 @@ def find_bad_case(
         raise DataError("data: no sample was looked at; give at least one step")
     _, index, value = found[0]
     listed = tuple((place, number_) for _, place, number_ in found)
-    return BadCase(title, name, index, value, worst[0], worst[1], listed, total / number, number)
+    return BadCase(
+        metric=title,
+        output=name,
+        index=index,
+        value=value,
+        feeds=worst[0],
+        label=worst[1],
+        worst=listed,
+        mean=total / number,
+        samples=number,
+    )
 
 
-def _output(base: Source, wanted: str | None) -> tuple[str, int]:
+def _output(base: TensorSource, wanted: str | None) -> tuple[str, int]:
     """Return the name of the output that is looked at and the axis of its samples."""
     if base.graph is None:
         raise ConfigError("the baseline is a dump, which runs nothing: give a model")
@@ -136,12 +146,12 @@ def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, st
 
 
 def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
-    pair = Pair()
+    pair = PairMeasures()
     pair.add(x, y)
     return float(getattr(pair, METRICS[name]))
 
 
-def _run(side: Source, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the real values of an output."""
     session = getattr(side, "session", None)
     if session is not None:

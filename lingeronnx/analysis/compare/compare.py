@@ -21,9 +21,9 @@ from ...run.cluster import spread
 from ...run.data import Batch, Progress
 from .advice import advise
 from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
-from .join import Join, Part, batches
+from .join import Join, JoinedPart, batches
 from .page import page
-from .sources import Dump, Source, source
+from .sources import DumpSource, TensorSource, source
 
 __all__ = ["Comparison", "compare", "write"]
 
@@ -46,13 +46,13 @@ def compare(
     """Compare two models tensor by tensor in one pass over `data`, and say what is wrong with the second.
 
     float_model, quant_model : paths, graphs or sessions, float or integer; a `QuantizedModel`; the folder of a dump;
-        or a `Source`. data : as everywhere. out : a folder for the files, see `write`. state : {output:
+        or a `TensorSource`. data : as everywhere. out : a folder for the files, see `write`. state : {output:
         input} fed back from call to call; an item of the data is a call then. workers, cluster : where the batches are
         computed, see `run.cluster.spread`; the result is the same to the last bit.
     Raises DataError where the data do not fit or the models have nothing in common, ConfigError for wrong settings.
     """
     base, other = source(float_model), source(quant_model)
-    ordered = state is not None or any(isinstance(side, Dump) for side in (base, other))
+    ordered = state is not None or any(isinstance(side, DumpSource) for side in (base, other))
     if ordered and (workers is not None or cluster is not None):
         raise ConfigError("with state, and with a dump, samples follow one another: leave workers and cluster out")
     found = Join(base, other, state=state)
@@ -87,14 +87,14 @@ def compare(
 class _Joining:
     """The work of one batch, for whoever does it."""
 
-    base: Source
-    other: Source
+    base: TensorSource
+    other: TensorSource
 
-    def start(self) -> Callable[[Batch], Part]:
+    def start(self) -> Callable[[Batch], JoinedPart]:
         """Return what joins both on one batch."""
         return self._join
 
-    def _join(self, item: Batch) -> Part:
+    def _join(self, item: Batch) -> JoinedPart:
         one = Join(self.base, self.other)
         one.add(*item)
         return one.part

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..stats.metrics import METRICS
-from .advice import Finding, options
-from .join import Join, Row
+from ..stats.pair_measures import METRICS
+from .advice import options
+from .finding import LayerFinding
+from .join import ComparedTensor, Join
 
 __all__ = ["COLUMNS", "MORE_COLUMNS", "Comparison", "number"]
 
@@ -30,22 +31,22 @@ class Comparison:
     """
 
     join: Join
-    findings: Sequence[Finding]
+    findings: Sequence[LayerFinding]
     names: tuple[str, str]
     accuracy: tuple[float, float] | None
     outputs: Mapping[str, float]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparedTensor]:
         """The tensors, in graph order."""
         return list(self.join.rows.values())
 
     @property
-    def worst(self) -> list[Row]:
+    def worst(self) -> list[ComparedTensor]:
         """The five tensors whose own layer adds most, the worst first."""
         return sorted(self.rows, key=lambda row: row.judged.sqnr)[:5]
 
-    def why(self, row: Row) -> str:
+    def why(self, row: ComparedTensor) -> str:
         """Return what the findings say of a row, in a few words."""
         return next((f.kind for f in self.findings if row.name in (f.layer, *f.also)), "")
 
@@ -93,7 +94,7 @@ class Comparison:
         return found
 
 
-def _cells(index: int, row: Row) -> dict[str, object]:
+def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     own = {} if row.local is None else row.local.to_dict()
     values = row.pair.to_dict()
     held = row.held

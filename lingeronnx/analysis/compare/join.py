@@ -23,18 +23,19 @@ from ...ops.functions.activation import bounds
 from ...run.data import Data, InputSpec, Progress
 from ...run.metrics import TopK
 from ...run.streaming import zeros
-from ..stats.metrics import Held, Pair
-from .channels import Channels, laid
-from .sources import Dump, Integer, Source
+from ..stats.channels import ChannelSums, laid
+from ..stats.pair_measures import PairMeasures
+from ..stats.stored_form import StoredForm
+from .sources import DumpSource, IntegerSource, TensorSource
 
-__all__ = ["Join", "Part", "Row", "batches", "join", "samples_at_once"]
+__all__ = ["Join", "JoinedPart", "ComparedTensor", "batches", "join", "samples_at_once"]
 
 _MEMORY = 64 << 20  # bytes of the baseline's tensors that are held at a time
 _MOST = 16  # samples
 
 
 @dataclass
-class Row:
+class ComparedTensor:
     """One tensor of both.
 
     name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
@@ -50,10 +51,10 @@ class Row:
     module: str = ""
     window: tuple[float, float] | None = None
     shape: tuple[int, ...] = ()
-    pair: Pair = field(default_factory=Pair)
-    local: Pair | None = None
-    seen: Pair | None = None
-    channels: Channels = field(default_factory=Channels)
+    pair: PairMeasures = field(default_factory=PairMeasures)
+    local: PairMeasures | None = None
+    seen: PairMeasures | None = None
+    channels: ChannelSums = field(default_factory=ChannelSums)
 
     @property
     def called(self) -> str:
@@ -61,21 +62,21 @@ class Row:
         return called(self.nodes[0], self.module) or self.name
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> StoredForm | None:
         """How what is analysed holds the tensor; None where in float."""
         return self.pair.held
 
     @property
-    def own(self) -> Pair:
+    def own(self) -> PairMeasures:
         """The local error where it is known, else the error as it arrives."""
         return self.pair if self.local is None else self.local
 
     @property
-    def judged(self) -> Pair:
+    def judged(self) -> PairMeasures:
         """What the layer itself does wrong, as far as it matters to what reads it."""
         return self.own if self.seen is None else self.seen
 
-    def judge(self, x: np.ndarray, y: np.ndarray, held: Held | None) -> None:
+    def judge(self, x: np.ndarray, y: np.ndarray, held: StoredForm | None) -> None:
         """Take in the two, of one shape, into `seen` and `channels`."""
         raw = x
         if self.window is not None:
@@ -83,29 +84,29 @@ class Row:
             x = np.clip(x, low, high)
             zero = held.q.zero_point if held is not None and y.dtype.kind in "iu" else 0
             y = np.maximum(y, y.dtype.type(zero)) if held is not None else np.clip(y, low, high)
-            self.seen = self.seen or Pair()
+            self.seen = self.seen or PairMeasures()
             self.seen.add(x, y, held)
         factor = (1.0,) if held is None else held.factor
         self.channels.add(*(laid(a, factor) for a in (x, y if held is None else held.real(y), raw)))
 
-    def merge(self, other: Row) -> None:
+    def merge(self, other: ComparedTensor) -> None:
         """Take in what another has counted."""
         self.shape = other.shape or self.shape
         self.pair.merge(other.pair)
         self.channels.merge(other.channels)
         if other.local is not None:
-            self.local = self.local or Pair()
+            self.local = self.local or PairMeasures()
             self.local.merge(other.local)
         if other.seen is not None:
-            self.seen = self.seen or Pair()
+            self.seen = self.seen or PairMeasures()
             self.seen.merge(other.seen)
 
 
 @dataclass(frozen=True)
-class Part:
+class JoinedPart:
     """What a `Join` found on some samples; it can be sent elsewhere. hits : the sums of `TopK` of both models."""
 
-    rows: dict[str, Row]
+    rows: dict[str, ComparedTensor]
     unpaired: Sequence[str]
     samples: int
     labelled: int
@@ -121,12 +122,12 @@ class Join:
     """
 
     def __init__(
-        self, base: Source, other: Source, *, local: bool = True, state: Mapping[str, str] | None = None
+        self, base: TensorSource, other: TensorSource, *, local: bool = True, state: Mapping[str, str] | None = None
     ) -> None:
-        if isinstance(base, Integer) and isinstance(other, Dump):
+        if isinstance(base, IntegerSource) and isinstance(other, DumpSource):
             other = other.of(base)
         self.base, self.other, self._local = base, other, local and other.apart
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, ComparedTensor] = {}
         self.unpaired: list[str] = []
         self.samples = 0
         self._top = (TopK(1), TopK(1))
@@ -182,7 +183,7 @@ class Join:
                 continue
             want, array = real[name], array.reshape(real[name].shape)
             row.judge(want, array, held)
-            row.local = row.local or Pair()
+            row.local = row.local or PairMeasures()
             row.local.add(want, array, held)
 
     @cached_property
@@ -200,11 +201,11 @@ class Join:
             self._labelled += len(labels)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> JoinedPart:
         """What was found so far, without the models."""
-        return Part(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
+        return JoinedPart(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
 
-    def merge(self, other: Part) -> None:
+    def merge(self, other: JoinedPart) -> None:
         """Take in what another, of the same sources, has found on further samples."""
         for name, row in other.rows.items():
             if name in self.rows:
@@ -222,7 +223,7 @@ class Join:
             yield name, array if held is None else np.asarray(held.real(array), np.float32)
 
     def _pair(
-        self, name: str, array: np.ndarray, held: Held | None, real: Mapping[str, np.ndarray]
+        self, name: str, array: np.ndarray, held: StoredForm | None, real: Mapping[str, np.ndarray]
     ) -> np.ndarray | None:
         """Return the baseline's tensor to compare with, None where there is none."""
         want = real.get(name)
@@ -234,7 +235,7 @@ class Join:
             return None
         return want
 
-    def _row(self, name: str) -> Row:
+    def _row(self, name: str) -> ComparedTensor:
         nodes = [side.node(name) for side in (self.base, self.other)]
         kinds = [
             "" if side.graph is None else "Input" if node is None else node.op_type
@@ -243,7 +244,9 @@ class Join:
         names = ["" if node is None else str(node.name) for node in nodes]
         user = nodes[0] if self.base.graph is not None else nodes[1]
         known = "" if user is None else module(user)
-        return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name))
+        return ComparedTensor(
+            name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name)
+        )
 
 
 def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:
@@ -262,15 +265,15 @@ def _passes(node: ir.Node) -> tuple[float, float] | None:
     return (0.0, limits[1]) if limits is not None and limits[0] == 0 else None
 
 
-def samples_at_once(base: Source, feeds: Mapping[str, np.ndarray]) -> int:
+def samples_at_once(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
     """Return how many samples to run together, from one of them, whatever the number of all."""
     size = sum(array.nbytes for _, array, _ in base.run(feeds))
     return int(np.clip(_MEMORY // max(size, 1), 1, _MOST))
 
 
 def join(
-    base: Source,
-    other: Source,
+    base: TensorSource,
+    other: TensorSource,
     data: object,
     *,
     local: bool = True,

@@ -10,10 +10,10 @@ import json
 import math
 from importlib.resources import files
 
-from ..stats.metrics import METRICS, Pair
+from ..stats.pair_measures import METRICS, PairMeasures
 from .advice import parents
 from .comparison import Comparison
-from .join import Row
+from .join import ComparedTensor
 
 __all__ = ["page"]
 
@@ -37,7 +37,7 @@ def page(found: Comparison) -> str:
     return (files(__package__) / "page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row(row: ComparedTensor) -> dict[str, object]:
     pair, held = row.pair, row.held
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
@@ -64,11 +64,11 @@ def _row(row: Row) -> dict[str, object]:
     }
 
 
-def _metrics(pair: Pair) -> dict[str, object]:
+def _metrics(pair: PairMeasures) -> dict[str, object]:
     return {name: _plain(getattr(pair, key)) for name, key in METRICS.items()}
 
 
-def _spread(pair: Pair, side: str) -> list[float | str | None]:
+def _spread(pair: PairMeasures, side: str) -> list[float | str | None]:
     spread = getattr(pair, side)
     return [_plain(v) for v in (spread.low, spread.high, spread.mean, spread.variance)]
 

@@ -7,12 +7,12 @@ import numpy as np
 from ...flow.lower import plan_of
 from ...plan import Affine
 from ...run.session import Session
-from ..stats.metrics import Held
+from ..stats.stored_form import StoredForm
 
-__all__ = ["Real"]
+__all__ = ["RealValues"]
 
 
-class Real:
+class RealValues:
     """Turns tensors as `Session.tensors` yields them into the user's real values."""
 
     def __init__(self, session: Session) -> None:
@@ -28,4 +28,4 @@ class Real:
             return array
         factor = self._factors.get(name, (1.0,))
         fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
-        return Held(held, tuple(factor) if fits else (1.0,)).real(array)
+        return StoredForm(held, tuple(factor) if fits else (1.0,)).real(array)

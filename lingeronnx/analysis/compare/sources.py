@@ -1,7 +1,7 @@
 """What can be compared: float models, plans computed in float, integer graphs, dumps; one face for all of them.
 
-A `Source` runs a batch and yields its tensors under the user's names, each with how it is held. Integer tensors that
-stand for a user's tensor (behind a Quant, before a Dequant) go by its name, and the factors that channels were
+A `TensorSource` runs a batch and yields its tensors under the user's names, each with how it is held. Integer tensors
+that stand for a user's tensor (behind a Quant, before a Dequant) go by its name, and the factors that channels were
 equalized with are part of how they are held. Knows sessions and dumps, no measure.
 """
 
@@ -25,15 +25,15 @@ from ...run.data import InputSpec
 from ...run.dump import INDEX, held_of
 from ...run.runners import FloatRunner
 from ...run.session import Session
-from ..stats.metrics import Held
+from ..stats.stored_form import StoredForm
 
-__all__ = ["Dump", "Float", "Integer", "Item", "Planned", "Source", "source"]
+__all__ = ["DumpSource", "FloatSource", "IntegerSource", "Item", "PlannedSource", "TensorSource", "source"]
 
 #: The user's name of a tensor, its values as they are stored, how it is held (None: as the user's real values).
-Item = tuple[str, np.ndarray, Held | None]
+Item = tuple[str, np.ndarray, StoredForm | None]
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Something that has values for the tensors of a model.
 
     kind : in a word. apart : whether its layers can be computed one by one, see `forced`.
@@ -68,7 +68,7 @@ class Source(Protocol):
         ...
 
 
-class Float:
+class FloatSource:
     """A float model in onnxruntime."""
 
     kind = "float"
@@ -80,7 +80,7 @@ class Float:
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Float, (self.session,)
+        return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch."""
@@ -96,7 +96,7 @@ class Float:
         return self._nodes.get(name)
 
 
-class Integer:
+class IntegerSource:
     """An integer graph in the simulator."""
 
     kind = "integer"
@@ -110,7 +110,7 @@ class Integer:
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
         #: {integer or float tensor of the graph: the user's tensor}, one for each.
         self.users: dict[str, str] = {}
-        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, Held | None]] = {}
+        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, StoredForm | None]] = {}
         names = session.floats
         taken, seen = set(names.values()), set()
         for value in ir.values(self.graph):
@@ -123,7 +123,7 @@ class Integer:
         self._streams = {user: name for name, user in self.users.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Integer, (self.session,)
+        return IntegerSource, (self.session,)
 
     def stream(self, name: str) -> str:
         """Return what the user's tensor `name` is called in the graph."""
@@ -164,19 +164,19 @@ class Integer:
                 user = self.users[name]
                 yield user, array, self._held(user, array, q)
 
-    def _held(self, user: str, array: np.ndarray, q: Affine | None) -> Held | None:
+    def _held(self, user: str, array: np.ndarray, q: Affine | None) -> StoredForm | None:
         if q is None:
             return None
         own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         factor = (1.0,) if moved is None or not _fits(moved.factor, array) else tuple(moved.factor)
-        return Held(q if own is None else q.changed(bits=own.bits), factor)
+        return StoredForm(q if own is None else q.changed(bits=own.bits), factor)
 
 
 def _fits(factor: Sequence[float], array: np.ndarray) -> bool:
     return len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
 
 
-class Planned:
+class PlannedSource:
     """A plan computed in float: the normalised float graph, weights and tensors rounded to the plan's grid."""
 
     kind = "fake-quantized"
@@ -217,18 +217,18 @@ class Planned:
             given[name] = held.q.real(held.integers(real[user], np.dtype(np.int64))).astype(np.float32)
         return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(given))
 
-    def _held(self, user: str) -> Held | None:
+    def _held(self, user: str) -> StoredForm | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         if q is None:
             return None
-        return Held(q, (1.0,) if moved is None else tuple(moved.factor))
+        return StoredForm(q, (1.0,) if moved is None else tuple(moved.factor))
 
 
-def _planned(content: bytes, plan: Plan) -> Planned:
-    return Planned(ir.from_bytes(content), plan)
+def _planned(content: bytes, plan: Plan) -> PlannedSource:
+    return PlannedSource(ir.from_bytes(content), plan)
 
 
-class Dump:
+class DumpSource:
     """Tensors on disk, as `simulate --dump` writes them, or by name: the samples one after another on axis 0.
 
     path : a folder with its index. A device's or another simulator's arrays come as {name: (array, how it
@@ -255,9 +255,9 @@ class Dump:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder} is no dump with a readable {INDEX}: {error}") from error
 
-    def of(self, graph: Integer) -> Dump:
+    def of(self, graph: IntegerSource) -> DumpSource:
         """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""
-        found = Dump({graph.users[name]: kept for name, kept in self._arrays.items() if name in graph.users})
+        found = DumpSource({graph.users[name]: kept for name, kept in self._arrays.items() if name in graph.users})
         found._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
         return found
 
@@ -274,24 +274,24 @@ class Dump:
                 raise DataError(f"the dump holds {len(array)} samples of '{name}', the data more; give --limit")
             piece = np.asarray(array[start : self._next])
             factor = self._moved.get(name, (1.0,))
-            yield name, piece, None if q is None else Held(q, factor)
+            yield name, piece, None if q is None else StoredForm(q, factor)
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
 
 
-def source(given: object) -> Source:
+def source(given: object) -> TensorSource:
     """Return the source that `given` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
-    if isinstance(given, Float | Integer | Planned | Dump):
+    if isinstance(given, FloatSource | IntegerSource | PlannedSource | DumpSource):
         return given
     if isinstance(given, QuantizedModel):
-        return Integer(given.session())
+        return IntegerSource(given.session())
     if isinstance(given, str | os.PathLike) and Path(given).is_dir():
-        return Dump(given)
+        return DumpSource(given)
     if isinstance(given, Mapping):
-        return Dump(given)
+        return DumpSource(given)
     if not isinstance(given, str | os.PathLike | ir.Graph | Session):
         raise ConfigError(f"a {type(given).__name__} cannot be compared; give a model, a session or a dump")
     session = given if isinstance(given, Session) else Session(given)
-    return Integer(session) if session.is_integer else Float(session)
+    return IntegerSource(session) if session.is_integer else FloatSource(session)

@@ -27,8 +27,8 @@ from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
 from ...run.session import Session
-from ..compare.real_values import Real
-from ..stats.metrics import Spread
+from ..compare.real_values import RealValues
+from ..stats.distribution import Distribution
 from ..text import framed
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "OUTPUTS",
     "WEIGHTS",
     "Outputs",
-    "Row",
+    "OutlierRow",
     "analyse_outputs",
     "constants",
     "grid",
@@ -54,7 +54,7 @@ LIMIT, SHARE = 10.0, 0.99
 
 
 @dataclass(frozen=True)
-class Row:
+class OutlierRow:
     """One tensor: mean, largest and 0.99 quantile of its absolute values."""
 
     name: str
@@ -93,7 +93,7 @@ def _ratio(above: float, below: float) -> float:
     return above / below
 
 
-def grid(rows: Sequence[Row], head: Sequence[str]) -> str:
+def grid(rows: Sequence[OutlierRow], head: Sequence[str]) -> str:
     """Return the table as text, framed by ``+---+`` and ``|``, a row of ``!!!`` under each outlier's."""
     lines: list[Sequence[str]] = []
     for row in rows:
@@ -115,7 +115,7 @@ def constants(model: ir.Graph) -> Iterator[tuple[str, np.ndarray]]:
             yield ir.written_name(node), np.asarray(ir.attr(node, "value"))
 
 
-def rows_of(tensors: Mapping[str, Any] | Iterator[tuple[str, Any]]) -> list[Row]:
+def rows_of(tensors: Mapping[str, Any] | Iterator[tuple[str, Any]]) -> list[OutlierRow]:
     """Return a row for each tensor of numbers, counters such as `num_batches_tracked` too; empty ones have none."""
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     arrays = ((name, np.asarray(array)) for name, array in pairs)
@@ -126,11 +126,11 @@ def _is_number(array: np.ndarray) -> bool:
     return array.dtype.kind in "fiub" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name
 
 
-def _row(name: str, array: np.ndarray) -> Row:
+def _row(name: str, array: np.ndarray) -> OutlierRow:
     sizes = np.abs(array.reshape(-1).astype(np.float64))
     if not np.isfinite(sizes).all():
-        return Row(name, math.nan, float(sizes.max()), math.nan)
-    return Row(name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, SHARE)))
+        return OutlierRow(name, math.nan, float(sizes.max()), math.nan)
+    return OutlierRow(name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, SHARE)))
 
 
 # ---- outputs -----------------------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ class Outputs:
 
     def __init__(self, layers: Mapping[str, str] | None = None, session: Session | None = None) -> None:
         self.layers = layers
-        self._real = None if session is None else Real(session)
-        self._seen: dict[str, Spread] = {}
+        self._real = None if session is None else RealValues(session)
+        self._seen: dict[str, Distribution] = {}
 
     def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
         """Take in one batch of tensor `name`, as `Session.tensors` yields it."""
@@ -154,17 +154,17 @@ class Outputs:
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
             return
         real = array if self._real is None else self._real(name, array, held)
-        self._seen.setdefault(layer, Spread()).add(np.abs(real.astype(np.float64)))
+        self._seen.setdefault(layer, Distribution()).add(np.abs(real.astype(np.float64)))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[OutlierRow]:
         """Return a row for each layer seen, in the order in which they were first seen."""
         return [_spread_row(name, seen) for name, seen in self._seen.items()]
 
 
-def _spread_row(name: str, seen: Spread) -> Row:
+def _spread_row(name: str, seen: Distribution) -> OutlierRow:
     if seen.skipped or not seen.count:
-        return Row(name, math.nan, math.inf if seen.skipped else math.nan, math.nan)
-    return Row(name, seen.mean, seen.high, seen.histogram.quantile(SHARE))
+        return OutlierRow(name, math.nan, math.inf if seen.skipped else math.nan, math.nan)
+    return OutlierRow(name, seen.mean, seen.high, seen.histogram.quantile(SHARE))
 
 
 def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
@@ -205,7 +205,7 @@ def analyse_outputs(
     batch: int = 64,
     limit: int | None = None,
     progress: Progress | None = None,
-) -> list[Row]:
+) -> list[OutlierRow]:
     """Run a model, integer or float, on data and return a row for each layer's output.
 
     match : a regular expression that is found in the names of the layers wanted. log : where to write the table.

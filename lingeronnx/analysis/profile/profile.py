@@ -22,12 +22,23 @@ from ...graph import ir
 from ...graph.attributes import number, scales
 from ...plan import Affine, PerAxis, PerTensor, accumulator
 from ...run.session import Session
-from ..compare.real_values import Real
-from ..sensitivity.events import write_histograms
-from ..stats.metrics import Spread
+from ..compare.real_values import RealValues
+from ..stats.distribution import Distribution
 from ..text import framed
+from .events import write_histograms
 
-__all__ = ["COLUMNS", "EVENTS", "STATISTIC", "Entry", "Profile", "Recorder", "Seen", "entries", "folder", "origin"]
+__all__ = [
+    "COLUMNS",
+    "EVENTS",
+    "STATISTIC",
+    "TensorUse",
+    "Profile",
+    "Recorder",
+    "RecordedTensor",
+    "entries",
+    "folder",
+    "origin",
+]
 
 #: The columns of statistic.txt; with_stack adds the last.
 COLUMNS = ("Index", "Op Name", "Mod Name", "Attr", "Dtype", "Scale", "Min", "Max", "Mean", "Var", "Shape")
@@ -40,7 +51,7 @@ _SCALES = float | tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorUse:
     """A tensor as one operator has it.
 
     op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor : its name. stack :
@@ -55,7 +66,7 @@ class Entry:
 
 
 @dataclass
-class Seen:
+class RecordedTensor:
     """What was seen of a tensor.
 
     dtype : as it is stored. scale : counts per real unit of integers, a tuple for one per channel; None for floats.
@@ -66,11 +77,11 @@ class Seen:
     dtype: str
     scale: _SCALES
     shape: tuple[int, ...]
-    spread: Spread
-    channels: list[Spread]
+    spread: Distribution
+    channels: list[Distribution]
 
 
-def entries(model: ir.Graph) -> list[Entry]:
+def entries(model: ir.Graph) -> list[TensorUse]:
     """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
     found = []
     for node in model.graph:
@@ -80,8 +91,8 @@ def entries(model: ir.Graph) -> list[Entry]:
         for index, value in enumerate(node.inputs):
             if value is not None and value.name:
                 attr = _role(node, index, value)
-                found += [Entry(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
-        found += [Entry(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name]
+                found += [TensorUse(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
+        found += [TensorUse(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name]
     return found
 
 
@@ -137,10 +148,10 @@ class Recorder:
         on_tensor: Callable[[str, np.ndarray, Affine | None], None] | None = None,
     ) -> None:
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
-        self._real = Real(session)
+        self._real = RealValues(session)
         self.entries = entries(session.model)
         self._known = {entry.tensor for entry in self.entries}
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, RecordedTensor] = {}
 
     @property
     def called(self) -> bool:
@@ -174,11 +185,11 @@ class Recorder:
         """Take in a batch of real values whose channels lie along `axis`."""
         seen = self._seen.get(name)
         if seen is None:
-            seen = self._seen[name] = Seen(dtype, scale, real.shape, Spread(), [])
+            seen = self._seen[name] = RecordedTensor(dtype, scale, real.shape, Distribution(), [])
         seen.spread.add(real)
         if self._per_channel and real.ndim > 1:
             parts = np.moveaxis(real, axis, 0)
-            seen.channels += [Spread() for _ in range(len(parts) - len(seen.channels))]
+            seen.channels += [Distribution() for _ in range(len(parts) - len(seen.channels))]
             for channel, part in zip(seen.channels, parts, strict=True):
                 channel.add(part)
 
@@ -220,11 +231,11 @@ class Profile:
     entries : the rows. seen : {tensor: what was seen of it}. model : the model's digest.
     """
 
-    entries: Sequence[Entry]
-    seen: Mapping[str, Seen]
+    entries: Sequence[TensorUse]
+    seen: Mapping[str, RecordedTensor]
     model: str
 
-    def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Entry]:
+    def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[TensorUse]:
         """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
 
         None or nothing chooses all. Raises ConfigError where no row is left.
@@ -295,7 +306,7 @@ class Profile:
         write_histograms(home / EVENTS, self._tagged(chosen, force_per_channel))
         return home
 
-    def _tagged(self, chosen: Sequence[Entry], per_channel: bool) -> Iterator[tuple[str, Spread]]:
+    def _tagged(self, chosen: Sequence[TensorUse], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
         for entry in chosen:
             seen = self.seen[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"

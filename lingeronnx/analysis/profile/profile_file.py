@@ -23,9 +23,9 @@ import numpy as np
 
 from ...errors import DataError
 from ...run.dump import write_npz
+from ..stats.distribution import Distribution
 from ..stats.histogram import Histogram
-from ..stats.metrics import Spread
-from .profile import Entry, Profile, Seen
+from .profile import Profile, RecordedTensor, TensorUse
 
 __all__ = ["FILE", "load_profile", "save_profile"]
 
@@ -51,7 +51,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     write_npz(path, {_KEY: np.frombuffer(json.dumps(body).encode(), np.uint8), **arrays})
 
 
-def _written(spread: Spread, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
+def _written(spread: Distribution, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
     """Return the numbers of a spread, its arrays put into `arrays`."""
     if not spread.count:
         return {"count": 0, "skipped": spread.skipped}
@@ -75,7 +75,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             if body["version"] != _VERSION:
                 raise DataError(f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}")
             seen = {name: _seen(held, arrays) for name, held in body["tensors"].items()}
-            return Profile([Entry(**entry) for entry in body["entries"]], seen, str(body["model"]))
+            return Profile([TensorUse(**entry) for entry in body["entries"]], seen, str(body["model"]))
     except DataError:
         raise
     except OSError as error:
@@ -84,14 +84,14 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         raise DataError(f"{file} is no profile that lingeronnx wrote ({type(error).__name__})") from error
 
 
-def _seen(held: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Seen:
+def _seen(held: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
     spread, *channels = [_read(numbers, arrays) for numbers in held["spreads"]]
     scale = tuple(held["scale"]) if isinstance(held["scale"], list) else held["scale"]
-    return Seen(held["dtype"], scale, tuple(held["shape"]), spread, channels)
+    return RecordedTensor(held["dtype"], scale, tuple(held["shape"]), spread, channels)
 
 
-def _read(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Spread:
-    spread, held = Spread(), Histogram()
+def _read(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Distribution:
+    spread, held = Distribution(), Histogram()
     spread.count, spread.skipped, spread.histogram = numbers["count"], numbers["skipped"], held
     if not spread.count:
         return spread

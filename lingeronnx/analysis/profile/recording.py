@@ -6,7 +6,7 @@ A profile's folder:
     profile.npz     the profile, see `saved`         tensors/       with `keep`: every tensor of every sample, a dump as
                                                                     `simulate --dump` writes it
 
-`Recorded` stands for a model whose tensors were kept: a session that reads instead of computing.
+`RecordedSession` stands for a model whose tensors were kept: a session that reads instead of computing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ...run.runners import Stream
 from ...run.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
-from ..compare.sources import Float, Integer, Item, Source
+from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource
 from .profile import Profile, Recorder, folder
 from .profile_file import FILE, load_profile, save_profile
 
-__all__ = ["TENSORS", "Recorded", "compare_kept", "kept", "profile"]
+__all__ = ["TENSORS", "RecordedSession", "compare_kept", "kept", "profile"]
 
 #: The folder with the tensors, in a profile's folder.
 TENSORS = "tensors"
@@ -86,7 +86,7 @@ def profile(
     return found
 
 
-class Recorded(Session):
+class RecordedSession(Session):
     """A model whose tensors were kept in a profile's folder: `taps` reads what is there of the samples it is fed.
 
     Raises DataError where the folder has no tensors, or those of another model, or samples not on axis 0.
@@ -149,7 +149,7 @@ class Recorded(Session):
             yield found.digest()
 
 
-class _Kept(Integer):
+class _Kept(IntegerSource):
     """An integer graph whose tensors were kept: its layers cannot be computed one by one."""
 
     apart = False
@@ -159,13 +159,15 @@ class _Kept(Integer):
         return iter(())
 
 
-def kept(model: str | os.PathLike[str] | ir.Graph | Session, path: str | os.PathLike[str]) -> tuple[Source, Recorded]:
+def kept(
+    model: str | os.PathLike[str] | ir.Graph | Session, path: str | os.PathLike[str]
+) -> tuple[TensorSource, RecordedSession]:
     """Return what `compare` takes for a model whose tensors were kept in the profile's folder `path`, and the session.
 
-    Raises as `Recorded` does.
+    Raises as `RecordedSession` does.
     """
-    session = Recorded(model if isinstance(model, Session) else Session(model), path)
-    return _Kept(session) if session.is_integer else Float(session), session
+    session = RecordedSession(model if isinstance(model, Session) else Session(model), path)
+    return _Kept(session) if session.is_integer else FloatSource(session), session
 
 
 def compare_kept(

@@ -19,7 +19,7 @@ from ...flow import Planned
 from ...graph import ir
 from ...ops import parameter_values
 from ...plan import Affine
-from .layers import Layer
+from .layers import RoundedOperator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ def check_matplotlib() -> None:
 
 
 def draw(
-    folder: Path, planned: Planned, worst_first: Sequence[Layer], seen: Mapping[str, np.ndarray], number: int
+    folder: Path, planned: Planned, worst_first: Sequence[RoundedOperator], seen: Mapping[str, np.ndarray], number: int
 ) -> None:
     """Write the four files, of the `number` best and worst layers each.
 
@@ -58,7 +58,7 @@ def draw(
             _write(folder / f"{side}_{name}_hist_result.pdf", pages)
 
 
-def _weights(planned: Planned, layer: Layer) -> Iterator[Tensor]:
+def _weights(planned: Planned, layer: RoundedOperator) -> Iterator[Tensor]:
     for node, op in planned.parts.nodes:
         if node.name in layer.weight.weights:
             for index in op.parameters(node):
@@ -67,7 +67,7 @@ def _weights(planned: Planned, layer: Layer) -> Iterator[Tensor]:
                     yield f"{layer.op_type} {layer.name}: {ir.read_name(node, index)}", np.asarray(values), q
 
 
-def _outputs(planned: Planned, layer: Layer, seen: Mapping[str, np.ndarray]) -> Iterator[Tensor]:
+def _outputs(planned: Planned, layer: RoundedOperator, seen: Mapping[str, np.ndarray]) -> Iterator[Tensor]:
     for name in sorted(layer.activation.tensors):
         if name in seen:
             yield f"{layer.op_type} {layer.name}: {name}", seen[name], planned.plan.tensors[name]

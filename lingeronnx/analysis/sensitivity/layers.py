@@ -21,13 +21,13 @@ from ...formats import QUANT
 from ...graph import ir
 from ...ops import Op, parameter_values, with_parameter
 from ...targets import Target
-from .trial import Rounding, Setting
+from .trial import RoundableModel, RoundedSet
 
-__all__ = ["Layer", "given_back", "layers", "option", "rounding"]
+__all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding"]
 
 
 @dataclass(frozen=True)
-class Layer:
+class RoundedOperator:
     """An operator of the user's.
 
     name, op_type : of the user's graph. activation, weight : what is rounded of it, empty where nothing is.
@@ -36,11 +36,11 @@ class Layer:
 
     name: str
     op_type: str
-    activation: Setting
-    weight: Setting
+    activation: RoundedSet
+    weight: RoundedSet
     selector: str
 
-    def kinds(self, what: str) -> dict[str, Setting]:
+    def kinds(self, what: str) -> dict[str, RoundedSet]:
         """Return {"weight", "activation" or "both": what is rounded}; what : one of these, or "all"."""
         found = {"weight": self.weight, "activation": self.activation, "both": self.weight | self.activation}
         there = {kind: setting for kind, setting in found.items() if setting.tensors or setting.weights}
@@ -51,12 +51,12 @@ class Layer:
         return there if what == "all" or len(there) <= 1 else {what: there[what]}
 
     @property
-    def whole(self) -> Setting:
+    def whole(self) -> RoundedSet:
         """Everything that is rounded of it."""
         return self.weight | self.activation
 
 
-def layers(planned: Planned) -> list[Layer]:
+def layers(planned: Planned) -> list[RoundedOperator]:
     """Return the operators, in graph order."""
     users = {str(node.name): node for node in ir.all_nodes(planned.prepared.original.graph)}
     held = planned.plan.tensors
@@ -76,15 +76,17 @@ def layers(planned: Planned) -> list[Layer]:
         user = users.get(name)
         selector = _selector(planned, [name, *(ir.written_name(node) for node, _ in members)])
         kind = members[-1][0].op_type if user is None else user.op_type
-        found.append(Layer(name, kind, Setting(tensors=tensors), Setting(weights=weights), selector))
-    return [layer for layer in found if layer.whole != Setting()]
+        found.append(RoundedOperator(name, kind, RoundedSet(tensors=tensors), RoundedSet(weights=weights), selector))
+    return [layer for layer in found if layer.whole != RoundedSet()]
 
 
-def _begins(planned: Planned) -> list[Layer]:
+def _begins(planned: Planned) -> list[RoundedOperator]:
     """Return an entry for every tensor that comes from the host and is made integers."""
     made = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
     names = [n for n in planned.parts.activations if n not in made and n in planned.plan.tensors]
-    return [Layer(name, QUANT.name, Setting(tensors=frozenset([name])), Setting(), "") for name in names]
+    return [
+        RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "") for name in names
+    ]
 
 
 def _seen(planned: Planned, name: str) -> str:
@@ -109,7 +111,7 @@ def _selector(planned: Planned, names: Sequence[str]) -> str:
     return ""
 
 
-def option(layer: Layer, target: Target) -> str:
+def option(layer: RoundedOperator, target: Target) -> str:
     """Return the option of `quantize` that takes the operator's loss back, or nothing where there is none."""
     wide = max(target.bits)
     if not layer.selector and layer.op_type != QUANT.name:
@@ -120,7 +122,7 @@ def option(layer: Layer, target: Target) -> str:
     return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
 
 
-def given_back(planned: Planned, taken: Sequence[Layer], every: Sequence[Layer]) -> Setting:
+def given_back(planned: Planned, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]) -> RoundedSet:
     """Return what the options of `taken` leave out of the rounding of `every`; nothing where they change nothing.
 
     Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
@@ -128,20 +130,20 @@ def given_back(planned: Planned, taken: Sequence[Layer], every: Sequence[Layer])
     """
     target, parts = planned.prepared.target, planned.parts
     if max(target.bits) > 8:
-        return reduce(or_, (layer.whole for layer in taken), Setting())
+        return reduce(or_, (layer.whole for layer in taken), RoundedSet())
     names = planned.prepared.selectors(parts.graph).skipped([layer.selector for layer in taken])
     rest = parts.without({name: "skipped" for name in names if name in parts.ops})
-    whole, held = reduce(or_, (layer.whole for layer in every), Setting()), frozenset(rest.activations)
-    return Setting(whole.tensors - held, frozenset(name for name in whole.weights if name not in rest.ops))
+    whole, held = reduce(or_, (layer.whole for layer in every), RoundedSet()), frozenset(rest.activations)
+    return RoundedSet(whole.tensors - held, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
-def rounding(planned: Planned, found: Sequence[Layer], outputs: Sequence[str]) -> Rounding:
+def rounding(planned: Planned, found: Sequence[RoundedOperator], outputs: Sequence[str]) -> RoundableModel:
     """Return how all of `found` are rounded under the plan."""
     plan = planned.plan
     tensors = {name: plan.tensors[name] for layer in found for name in layer.activation.tensors}
     wanted = {name for layer in found for name in layer.weight.weights}
     weights = {str(node.name): _rounded(planned, node, op) for node, op in planned.parts.nodes if node.name in wanted}
-    return Rounding(ir.to_bytes(planned.graph), tuple(outputs), tensors, weights)
+    return RoundableModel(ir.to_bytes(planned.graph), tuple(outputs), tensors, weights)
 
 
 def _rounded(planned: Planned, node: ir.Node, op: Op) -> Mapping[str, np.ndarray]:

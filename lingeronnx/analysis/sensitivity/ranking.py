@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...files import write_text
-from .measures import falls, unit
+from ..stats.output_measures import falls, unit
 
 __all__ = ["Advice", "Ranked", "Sensitivity"]
 

@@ -11,37 +11,29 @@ so that the results are the same for any number of workers, and for a run that w
 
 from __future__ import annotations
 
-import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...errors import ConfigError, DataError, nearest
 from ...flow import Planned, need_data, need_scales, plan_for, prepare
 from ...graph import ir
 from ...plan import Plan
-from ...plan.synthetic import SYNTHETIC
-from ...run.cluster import spread
-from ...run.data import Batch, Data, Progress
-from ...run.metrics import called
-from ...run.runners.segments import Segments
+from ...run.data import Data, Progress
 from ...run.streaming import unrolled
-from ..stats.metrics import METRICS
+from ..stats.output_measures import canonical, worse_first
 from .journal import Journal, hashed
-from .layer_histograms import check_matplotlib, draw
-from .layers import Layer, given_back, layers, option, rounding
-from .measures import Makers, canonical, worse_first
+from .layer_histograms import check_matplotlib
+from .layers import RoundedOperator, given_back, layers, option, rounding
 from .ranking import Advice, Ranked, Sensitivity
-from .trial import Engine, Rounding, Setting, TrialModel
+from .trial import RoundedSet
+from .trial_runs import TrialRuns
 
-__all__ = ["JOURNAL", "Trials", "block_of", "evaluation_data", "sensitivity"]
+__all__ = ["JOURNAL", "evaluation_data", "sensitivity"]
 
 JOURNAL = "sensitivity.jsonl"
 KINDS = ("both", "weight", "activation", "all")
@@ -111,10 +103,10 @@ def sensitivity(
     every = layers(planned)
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     looked_at = outputs if function is not None else [_output(output, outputs)]
-    trials = [_Trial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
+    trials = [OperatorTrial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
     if not trials:
         raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
-    run = _Run(
+    run = TrialRuns(
         planned,
         rounding(planned, every, looked_at),
         evaluation_data(planned, calib, eval_data),
@@ -154,20 +146,25 @@ def _planned(
 
 
 @dataclass(frozen=True)
-class _Trial:
-    layer: Layer
+class OperatorTrial:
+    layer: RoundedOperator
     kind: str
-    setting: Setting
+    setting: RoundedSet
 
 
 def _found(
-    run: _Run, journal: Journal, every: Sequence[Layer], trials: Sequence[_Trial], all_but_one: bool, order: str | None
+    run: TrialRuns,
+    journal: Journal,
+    every: Sequence[RoundedOperator],
+    trials: Sequence[OperatorTrial],
+    all_but_one: bool,
+    order: str | None,
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
     names, target = run.names, run.planned.prepared.target
     whole = reduce(or_, (layer.whole for layer in every))
     given = [whole - trial.setting if all_but_one else trial.setting for trial in trials]
-    ranked = run.stage(journal, "ranking", whole if all_but_one else Setting(), given, names)
+    ranked = run.stage(journal, "ranking", whole if all_but_one else RoundedSet(), given, names)
     keys = [worse_first(names[0], values[0], order) * (-1 if all_but_one else 1) for values in ranked.values]
     places = sorted(range(len(trials)), key=keys.__getitem__)
     ranking = [
@@ -175,7 +172,7 @@ def _found(
     ]
     by, tried = run.accuracy(), _tried(run.planned, every, [trials[i].layer for i in places])
     left = [whole - given_back(run.planned, taken, every) for taken in tried]
-    advised = run.stage(journal, "advice", whole, [Setting(), whole, *left], [by])
+    advised = run.stage(journal, "advice", whole, [RoundedSet(), whole, *left], [by])
     exact, quantized, *others = (values[0] for values in advised.values)
     advice = [
         Advice(tuple(layer.name for layer in taken), tuple(option(layer, target) for layer in taken), value)
@@ -216,10 +213,12 @@ def _output(name: str | None, outputs: Sequence[str]) -> str:
     return outputs[0] if name is None else name
 
 
-def _tried(planned: Planned, every: Sequence[Layer], worst: Sequence[Layer]) -> list[list[Layer]]:
+def _tried(
+    planned: Planned, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator]
+) -> list[list[RoundedOperator]]:
     """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
     target = planned.prepared.target
-    able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != Setting()]
+    able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != RoundedSet()]
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 
@@ -234,190 +233,3 @@ def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
     if conf.state:
         source, fixed = unrolled(prepared.original, source, conf.state, fixed).items, {}
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)
-
-
-def block_of(planned: Planned, segments: Segments) -> int:
-    """Return how many samples' tensors, as the pieces show them, fit the memory set aside; at most the batch."""
-    shown = {name for piece in segments.pieces for name in piece.outputs}
-    sizes = [ir.shape(v) for v in ir.values(planned.graph) if v.name in shown]
-    sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
-    return int(np.clip(_MEMORY // max(sample, 1), 1, planned.prepared.conf.batch))
-
-
-# ---- the work ------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Stage:
-    """What trials gave: the values of each, by metric."""
-
-    values: list[list[float]]
-    samples: int
-    macs: int
-
-
-class _Run:
-    """What all trials of one call have in common."""
-
-    def __init__(
-        self,
-        planned: Planned,
-        given: Rounding,
-        data: Data,
-        names: Sequence[str],
-        function: Function | None,
-        place: tuple[int | None, str | None],
-        progress: Progress | None,
-    ) -> None:
-        self.planned, self.names = planned, names
-        self._given, self._data, self._function = given, data, function
-        self._place, self._progress = place, progress
-        segments = given.engine().segments
-        self.macs = segments.macs
-        #: Samples of a block.
-        self.block = block_of(planned, segments)
-        self.key = hashed(given.model, planned.plan.to_json().encode())
-        self._labels_are_classes: bool | None = None
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a user should know of the data and the plan."""
-        prepared, found = self.planned.prepared, list(self._data.notes)
-        found += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
-        if prepared.conf.effort == "fast":
-            found.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
-        return found
-
-    def draw(self, folder: Path, every: Sequence[Layer], worst_first: Sequence[Ranked], number: int) -> None:
-        """Draw the best and the worst layers, with the outputs that the first block has."""
-        engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
-        feeds, _ = next(self._data.batches(self.block))
-        runs = [engine.base(Setting(), part).tensors for _, _, part in engine.parts(feeds)]
-        seen = {
-            name: np.concatenate([run[name].reshape(-1) for run in runs])
-            for name in self._given.tensors
-            if name in runs[0]
-        }
-        draw(
-            folder,
-            self.planned,
-            [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)],
-            seen,
-            number,
-        )
-
-    def accuracy(self) -> str:
-        """Return the metric of the advice: accuracy of some kind where there are labels, else SQNR."""
-        own = [name for name in self.names if name not in METRICS]
-        return own[0] if own else "top1" if self._labels_are_classes else "SQNR"
-
-    def stage(
-        self, journal: Journal, part: str, base: Setting, settings: Sequence[Setting], names: Sequence[str]
-    ) -> _Stage:
-        """Run the trials `settings`, but for those whose results `journal` has."""
-        if self._function is not None:
-            return self._by_function(journal, part, base, settings)
-        makers = Makers(names)
-        total = [makers() for _ in settings]
-        done = _Stage([], 0, 0)
-
-        def take(record: Mapping[str, Any]) -> None:
-            for measures, state in zip(total, record["states"], strict=True):
-                measures.merge(state)
-            done.samples += record["samples"]
-            done.macs += record["macs"]
-            if self._progress is not None:
-                self._progress(part, done.samples, None)
-
-        digests: deque[str] = deque()
-        job = Trials(self._given, base, tuple(settings), tuple(names))
-        for found in spread(job, self._left(journal, part, take, digests), *self._place):
-            record = {"part": part, "data": digests.popleft(), **found}
-            journal.add(record)
-            take(record)
-        done.values = [measures.values for measures in total]
-        return done
-
-    def _left(
-        self, journal: Journal, part: str, take: Callable[[Mapping[str, Any]], None], digests: deque[str]
-    ) -> Iterator[Batch]:
-        """Yield the blocks without a result; those with one go to `take`."""
-        old = journal.records(part)
-        for batch in self._data.batches(self.block):
-            feeds, labels = batch
-            if self._labels_are_classes is None:
-                self._labels_are_classes = (
-                    labels is not None and np.asarray(labels).dtype.kind in "iu" and (np.asarray(labels).ndim == 1)
-                )
-            digest = hashed(*(x for n in sorted(feeds) for x in _raw(feeds[n])), *_raw(labels))
-            record = next(old, None)
-            if record is None:
-                digests.append(digest)
-                yield batch
-            elif record["data"] == digest:
-                take(record)
-            else:
-                raise journal.stale("other data")
-        if next(old, None) is not None:
-            raise journal.stale("more data")
-
-    def _by_function(self, journal: Journal, part: str, base: Setting, settings: Sequence[Setting]) -> _Stage:
-        done = _Stage([[float(record["value"])] for record in journal.records(part)], 0, 0)
-        assert self._function is not None
-        job = _Called(self._given, base, self._function)
-        for value in spread(job, settings[len(done.values) :], *self._place):
-            journal.add({"part": part, "value": value})
-            done.values.append([value])
-            if self._progress is not None:
-                self._progress(part, len(done.values), len(settings))
-        return done
-
-
-def _raw(array: object) -> tuple[bytes, ...]:
-    if array is None:
-        return ()
-    array = np.ascontiguousarray(array)
-    return str((array.dtype, array.shape)).encode(), array.tobytes()
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Trials on blocks of samples, measured against the float model and on labels."""
-
-    rounding: Rounding
-    base: Setting
-    settings: tuple[Setting, ...]
-    metrics: tuple[str, ...]
-
-    def start(self) -> Callable[[Batch], dict[str, Any]]:
-        """Return what runs all trials on one block."""
-        return partial(self._block, self.rounding.engine(), Makers(self.metrics))
-
-    def _block(self, engine: Engine, makers: Makers, batch: Batch) -> dict[str, Any]:
-        feeds, labels = batch
-        (output,) = self.rounding.outputs
-        total, count, engine.macs = [makers() for _ in self.settings], 0, 0
-        for start, stop, part in engine.parts(feeds):
-            exact = engine.base(Setting(), part)
-            base = exact if self.base == Setting() else engine.base(self.base, part)
-            own = labels if labels is None or not engine.single else labels[start:stop]
-            for measures, setting in zip(total, self.settings, strict=True):
-                free = setting == Setting()
-                array = exact.tensors[output] if free else engine.outputs(setting, base, part)[output]
-                measures.add(exact.tensors[output], own, array)
-            count += stop - start
-        return {"samples": count, "macs": engine.macs, "states": [measures.state for measures in total]}
-
-
-@dataclass(frozen=True)
-class _Called:
-    """A function of the user's, of one trial after another."""
-
-    rounding: Rounding
-    base: Setting
-    function: Function
-
-    def start(self) -> Callable[[Setting], float]:
-        """Return what calls it for one trial."""
-        trials = TrialModel(self.rounding.engine(), self.base)
-        return lambda setting: called("the evaluation function", self.function, trials.under(setting))

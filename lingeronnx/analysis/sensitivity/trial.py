@@ -23,27 +23,27 @@ from ...run.data import Data
 from ...run.runners import input_specs
 from ...run.runners.segments import Segments
 
-__all__ = ["Base", "Engine", "Rounding", "Setting", "TrialModel"]
+__all__ = ["BaseRun", "TrialEngine", "RoundableModel", "RoundedSet", "TrialModel"]
 
 _MEMORY = 512 * 2**20  # bytes of tensors that are kept for a function of the user's
 
 
 @dataclass(frozen=True)
-class Setting:
+class RoundedSet:
     """What is rounded: tensors, and the weights of nodes, by name; all else is float."""
 
     tensors: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
 
-    def __or__(self, other: Setting) -> Setting:
-        return Setting(self.tensors | other.tensors, self.weights | other.weights)
+    def __or__(self, other: RoundedSet) -> RoundedSet:
+        return RoundedSet(self.tensors | other.tensors, self.weights | other.weights)
 
-    def __sub__(self, other: Setting) -> Setting:
-        return Setting(self.tensors - other.tensors, self.weights - other.weights)
+    def __sub__(self, other: RoundedSet) -> RoundedSet:
+        return RoundedSet(self.tensors - other.tensors, self.weights - other.weights)
 
 
 @dataclass(frozen=True)
-class Rounding:
+class RoundableModel:
     """What may be rounded of a float model, and how; it can be sent to other processes.
 
     model : as `ir.to_bytes` writes it. outputs : the graph outputs that are looked at. tensors : {tensor: its grid}.
@@ -55,16 +55,16 @@ class Rounding:
     tensors: Mapping[str, Affine]
     weights: Mapping[str, Mapping[str, np.ndarray]]
 
-    def engine(self) -> Engine:
+    def engine(self) -> TrialEngine:
         """Return what runs it."""
-        return Engine(self)
+        return TrialEngine(self)
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseRun:
     """The tensors of one run, which trials differ from."""
 
-    setting: Setting
+    setting: RoundedSet
     tensors: Mapping[str, np.ndarray]
 
     @property
@@ -73,10 +73,10 @@ class Base:
         return sum(array.nbytes for array in self.tensors.values())
 
 
-class Engine:
+class TrialEngine:
     """Runs trials; `macs` counts the multiply-accumulates that were really run."""
 
-    def __init__(self, rounding: Rounding) -> None:
+    def __init__(self, rounding: RoundableModel) -> None:
         self._given = rounding
         model = ir.from_bytes(rounding.model)
         self.inputs = {spec.name: spec for spec in input_specs(model)}
@@ -112,16 +112,16 @@ class Engine:
     def _count(self, feeds: Mapping[str, np.ndarray]) -> int:
         return max((self.inputs[n].count(a) for n, a in feeds.items() if self.inputs[n].batched), default=1)
 
-    def base(self, setting: Setting, feeds: Mapping[str, np.ndarray]) -> Base:
+    def base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
         """Run the whole model on one part."""
         tensors = {name: self._rounded(setting, name, np.asarray(array)) for name, array in feeds.items()}
         samples = self._count(feeds)
         for index in range(len(self.segments.pieces)):
             for name, array in self._run(index, setting, tensors, samples).items():
                 tensors[name] = self._rounded(setting, name, array)
-        return Base(setting, tensors)
+        return BaseRun(setting, tensors)
 
-    def outputs(self, setting: Setting, base: Base, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def outputs(self, setting: RoundedSet, base: BaseRun, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs under `setting`; what `base` has, of the same part, is not computed again."""
         now, then = setting.tensors, base.setting.tensors
         other: dict[str, np.ndarray] = {}  # what differs from the base
@@ -145,7 +145,7 @@ class Engine:
         return {name: other[name] if name in other else base.tensors[name] for name in self._given.outputs}
 
     def _run(
-        self, index: int, setting: Setting, tensors: Mapping[str, np.ndarray], samples: int
+        self, index: int, setting: RoundedSet, tensors: Mapping[str, np.ndarray], samples: int
     ) -> dict[str, np.ndarray]:
         piece = self.segments.pieces[index]
         changed: dict[str, np.ndarray] = {}
@@ -155,7 +155,7 @@ class Engine:
         self.macs += piece.macs * samples
         return self.segments.run(index, tensors, changed)
 
-    def _rounded(self, setting: Setting, name: str, array: np.ndarray) -> np.ndarray:
+    def _rounded(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
         return self._given.tensors[name].on_grid(array) if name in setting.tensors else array
 
 
@@ -166,12 +166,12 @@ class TrialModel:
     data for every trial does not compute all of it anew.
     """
 
-    def __init__(self, engine: Engine, base: Setting, setting: Setting | None = None) -> None:
+    def __init__(self, engine: TrialEngine, base: RoundedSet, setting: RoundedSet | None = None) -> None:
         self._engine, self._base, self._setting = engine, base, base if setting is None else setting
-        self._kept: OrderedDict[bytes, Base] = OrderedDict()
+        self._kept: OrderedDict[bytes, BaseRun] = OrderedDict()
         self.inputs = list(engine.inputs.values())
 
-    def under(self, setting: Setting) -> TrialModel:
+    def under(self, setting: RoundedSet) -> TrialModel:
         """Return the same model under another setting; what is kept is shared."""
         found = TrialModel(self._engine, self._base, setting)
         found._kept = self._kept

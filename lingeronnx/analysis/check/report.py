@@ -1,8 +1,6 @@
-"""What of a model breaks a platform's limits: every place, with the value, the limit and the remedy.
+"""What a check found, as a value: what is broken, what --fit would do, what the packer makes of it; and its text.
 
-Float graphs are judged normalised, by the constraints of `ops`, before and after the rewrites of `fit`. Integer graphs
-are judged as they are: by the same constraints, and `rules` on scales, attributes, widths and the executor's faults.
-Loads no files, prints nothing.
+Knows no model.
 """
 
 from __future__ import annotations
@@ -12,25 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 from ...alike import SCREEN, few, grouped, pattern, screen_lines, together, told
-from ...errors import ModelError
-from ...fit import Fitted, fit
-from ...flow.methods.ranges import partition_with_clips
-from ...flow.report import FloatNode, float_nodes, rewritten, told_findings, told_floats
-from ...formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
-from ...graph import ir
-from ...ops import Violation, float_op, rule_of, rule_text
-from ...ops.macs import macs
-from ...plan import Affine
-from ...run.integer.sizes import sizes
-from ...targets import Choice, Cost, Finding, Target, by_name
-from .forecast import packed_ahead
-from .rules import RULES, Seen
+from ...fit import Fitted
+from ...flow.report import FloatNode, rewritten, told_findings, told_floats
+from ...ops import Violation
+from ...targets import Choice, Cost, Finding, by_name
 
-__all__ = ["Check", "Met", "check_float", "check_integer"]
+__all__ = ["Check", "WorkedAround"]
 
 
 @dataclass(frozen=True)
-class Met:
+class WorkedAround:
     """A fault of the executor that the quantizer works around in this model."""
 
     fault: str
@@ -56,7 +45,7 @@ class Check(Sequence[Violation]):
     fitted: Sequence[Fitted] = ()
     remaining: Sequence[Violation] = ()
     host_part: Sequence[FloatNode] = ()
-    faults: Sequence[Met] = ()
+    faults: Sequence[WorkedAround] = ()
     notes: Sequence[str] = field(default_factory=list)
     choice: Choice | None = None
     formed: Sequence[Fitted] = ()
@@ -226,183 +215,3 @@ def _short(line: str, most: int = 160) -> str:
 
 def _few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-# ---- float graphs ------------------------------------------------------------------------------------------------
-
-
-def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> Check:
-    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is."""
-    violations, host = _float_violations(model, target)
-    fitted: list[Fitted] = []
-    remaining, mended = violations, model
-    if violations:
-        mended = ir.clone(model)
-        fitted = fit(mended, target)
-        remaining = _float_violations(mended, target)[0] if fitted else violations
-    choice, formed = packed_ahead(mended, target)
-    met = []
-    seen = [(str(node.name), target.vendor.met(node, target)) for node in model.graph]
-    for fault in target.faults:
-        nodes = [name for name, faults in seen if fault in faults]
-        if nodes and not any(fault.text in v.rule for v in violations):
-            met.append(Met(fault.key, fault.text, nodes))
-    return Check(target.name, "float", violations, fitted, remaining, host, met, list(notes), choice, formed)
-
-
-def _float_violations(model: ir.Graph, target: Target) -> tuple[list[Violation], list[FloatNode]]:
-    """Return the broken limits, and the other float nodes before or behind the integer part.
-
-    A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
-    """
-    parts = partition_with_clips(model, target, {}, 8)
-    islands, host = float_nodes(model, parts.floats, parts.inside)
-    between, outside = ({entry.node for entry in entries} for entries in (islands, host))
-    found: list[Violation] = []
-    broken: set[str] = set()
-    for node in model.graph:
-        name = str(node.name)
-        op, _ = float_op(node, target)
-        if name in outside and not macs(node):
-            continue
-        own = op.violations(node, target) if op is not None else []
-        if not own and op is not None and not op.available(target):
-            own = [_violation(node, op.absence(node, target), "", _OTHER)]
-        if not own and name in between:
-            why = parts.floats[name] or "a float operator"
-            own = [_violation(node, f"{why}: it stays in float between integer operators", "", _OTHER)]
-        found += own
-        broken |= {name} if own else set()
-    return found, [entry for entry in host if entry.node not in broken]
-
-
-_OTHER = "use operators the platform has, or move the node before the first or behind the last of them"
-
-
-def _violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
-    tensor = next((str(v.name) for v in node.outputs if v.name), "")
-    return Violation(str(node.name), ir.operator(node), tensor, rule, value, remedy)
-
-
-# ---- integer graphs ----------------------------------------------------------------------------------------------
-
-
-def check_integer(model: ir.Graph, target: Target) -> Check:
-    """Return what breaks limits of `target` in the integer graph `model`, which is left as it is."""
-    model = ir.clone(model)
-    for value, size in sizes(model).items():
-        value.shape = ir.oir_shape(size)
-    found: list[Violation] = []
-    known: dict[str, Affine] = {}
-    integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGERS}
-    islands = _islands(model, integers)
-    for node in model.graph:
-        name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
-        form = integer_format(node)
-        if form is None or not (is_quantized_domain(node) or name in integers):
-            found += _foreign(node, target, integers, islands)
-            continue
-        missing = [
-            _violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
-            for key in _missing(node, form, target)
-        ]
-        found += missing
-        rule = rule_of(form)
-        leaves = rule is not None and rule.wide and "scale_o" not in node.attributes
-        if form is not DEQUANT and not leaves:
-            integers.update(str(v.name) for v in node.outputs)
-        try:
-            seen = Seen(node, form, attributes(form, node), known)
-        except ModelError as error:
-            if not missing:
-                found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
-            continue
-        for judge in RULES:
-            measured = judge(seen, target)
-            if measured is not None:
-                text, remedy = rule_text(judge, target)
-                found.append(_violation(node, text, str(measured), remedy))
-        found += _constraints(seen, target)
-        if seen.writes is not None:
-            known.update({str(v.name): seen.writes for v in node.outputs if v.name})
-    if "platform" in target.node_attributes.get("", {}) and not any(
-        "platform" in node.attributes for node in model.graph
-    ):
-        found.append(
-            _violation(
-                model.graph.node(0),
-                f"some node names the chip, platform = {target.name}",
-                "none does",
-                "export for this platform",
-            )
-        )
-    return Check(target.name, "integer", found)
-
-
-_INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
-
-
-def _constraints(seen: Seen, target: Target) -> list[Violation]:
-    """Return the limits of the operator that the integer node breaks; none where it is not all there."""
-    rule = rule_of(seen.form)
-    judged = rule is not None and target.runs(seen.form.name) and seen.form.whole(seen.node)
-    return rule.violations(seen.node, target) if rule is not None and judged else []
-
-
-def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
-    given = {**node.attributes}
-    known = {RENAMED.get(name, name) for name in given}
-    for spec in form.attributes:
-        if spec.required and spec.name not in known:
-            yield spec.name
-    wanted = target.node_attributes.get("", {})
-    modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
-    if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
-        rule = rule_of(form)
-        weights = rule is not None and rule.factor == "absorbed"
-        key = "quant_mode" if modes else "platform_quant"
-        if key in wanted and key not in given and (not modes or weights or form is REQUANT):
-            yield f"{key} ({wanted[key]})"
-
-
-def _foreign(node: ir.Node, target: Target, integers: set[str], islands: set[str]) -> list[Violation]:
-    """Return what is wrong with a node that is no integer operator."""
-    if is_quantized_domain(node):
-        integers.update(str(v.name) for v in node.outputs)
-        return [
-            _violation(
-                node,
-                f"it is an integer operator that {target.name} has",
-                f"unknown operator {node.op_type}",
-                "use operators the platform has",
-            )
-        ]
-    held = [v for v in node.inputs if v is not None and v.name in integers]
-    if node.op_type == "Cast":  # of what the user feeds, as the index of an embedding
-        held = [v for v in held if v.producer() is not None]
-    read = [str(v.name) for v in held]
-    if read and node.op_type != "Constant":
-        return [
-            _violation(
-                node,
-                "a float operator reads real numbers",
-                f"it reads the integers '{read[0]}'",
-                "repair the graph with fix-dequant",
-            )
-        ]
-    if str(node.name) in islands:
-        return [
-            _violation(
-                node,
-                "no float operator stands between the first Quant and the last Dequant",
-                f"{node.op_type} does",
-                _OTHER,
-            )
-        ]
-    return []
-
-
-def _islands(model: ir.Graph, integers: set[str]) -> set[str]:
-    """Return the float nodes with integer nodes both before and behind them."""
-    whole = {id(node) for node in model.graph if is_quantized_domain(node)}
-    return {entry.node for entry in float_nodes(model, {}, whole)[0]}

@@ -5,7 +5,7 @@ with mask(c) = rotate right(c, 15) + 0xa282ead8 (TFRecord). Each holds one `Even
 wall_time = 1 (double), step = 2 (int64), file_version = 3 (string), summary = 5; a summary's value (1) has tag = 1 and
 histo = 5; a HistogramProto min, max, num, sum, sum_squares = 1 to 5 (double), bucket_limit = 6 and bucket = 7 (packed
 doubles), where bucket i counts what lies between limits i - 1 and i. Fields as in TensorFlow's event.proto,
-summary.proto and histogram.proto. Knows `Spread`s, no models.
+summary.proto and histogram.proto. Knows `Distribution`s, no models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ...files import replacing
-from ..stats.metrics import Spread
+from ..stats.distribution import Distribution
 
 __all__ = ["BUCKETS", "EVENTS_VERSION", "crc32c", "write_histograms"]
 
@@ -32,7 +32,7 @@ _POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli), reflected
 _VARINT, _DOUBLE, _BYTES = 0, 1, 2
 
 
-def write_histograms(path: Path, histograms: Iterable[tuple[str, Spread]]) -> int:
+def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]]) -> int:
     """Write (tag, values) pairs as histograms of step 0 into the event file `path`; return how many.
 
     TensorBoard looks at files with "tfevents" in their name. Raises ConfigError where `path` cannot be written.
@@ -48,7 +48,7 @@ def write_histograms(path: Path, histograms: Iterable[tuple[str, Spread]]) -> in
     return count
 
 
-def _histogram(spread: Spread) -> bytes:
+def _histogram(spread: Distribution) -> bytes:
     """Return a HistogramProto."""
     low, high = spread.low, spread.high
     counts = spread.histogram.bins(low, high, BUCKETS)

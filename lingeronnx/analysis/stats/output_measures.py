@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import ConfigError, DataError, nearest
 from ...run.metrics import metric
-from ..stats.metrics import FALLING, METRICS, Pair
+from .pair_measures import FALLING, METRICS, PairMeasures
 
 __all__ = ["Makers", "Measures", "canonical", "falls", "unit", "worse_first"]
 
@@ -63,7 +63,7 @@ class Measures:
 
     def __init__(self, makers: Makers) -> None:
         self._of = makers
-        self._pair = Pair()
+        self._pair = PairMeasures()
         self._own = {name: make() for name, make in makers.with_labels.items()}
 
     def add(self, reference: np.ndarray, labels: np.ndarray | None, array: np.ndarray) -> None:
@@ -84,7 +84,7 @@ class Measures:
     def merge(self, state: Sequence[Any]) -> None:
         """Take in what another has seen."""
         if state[0] is not None:
-            self._pair.merge(Pair.of(state[0]))
+            self._pair.merge(PairMeasures.of(state[0]))
         for measure, sums in zip(self._own.values(), state[1:], strict=True):
             measure.merge(sums)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Channels", "axis_of", "laid"]
+__all__ = ["ChannelSums", "axis_of", "laid"]
 
 
 def axis_of(rank: int) -> int | None:
@@ -19,7 +19,7 @@ def laid(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
     return np.moveaxis(array, 1, 2) if array.ndim == 3 and len(factor) > 1 else array
 
 
-class Channels:
+class ChannelSums:
     """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C].
 
     `still` speaks of x as it is, everything else of x and y as what reads them sees them.
@@ -37,7 +37,7 @@ class Channels:
             return
         a, b = (np.nan_to_num(array.astype(np.float64), posinf=0.0, neginf=0.0) for array in (x, y))
         over = tuple(i for i in range(x.ndim) if i != axis)
-        part = Channels()
+        part = ChannelSums()
         part.count = x.size // x.shape[axis]
         part.low, part.high = a.min(axis=over), a.max(axis=over)
         part._power, part._sum = np.square(a).sum(axis=over), a.sum(axis=over)
@@ -50,7 +50,7 @@ class Channels:
         part._bias, part._error = gap.sum(axis=over), np.square(gap).sum(axis=over)
         self.merge(part)
 
-    def merge(self, other: Channels) -> None:
+    def merge(self, other: ChannelSums) -> None:
         """Take in what another has counted."""
         if not other.count:
             return

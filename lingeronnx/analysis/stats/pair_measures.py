@@ -1,8 +1,8 @@
-"""Measures of one tensor, and of two that ought to be equal, over any number of batches: one pass, constant memory.
+"""Measures of two streams of arrays that ought to be equal, over any number of batches: one pass, constant memory.
 
-`Spread` follows one stream of arrays, `Pair` two of equal shapes: x, the baseline, and y, what is analysed. Sums are
-float64. Parts can be counted apart and merged: merging the parts of a run in order gives the bits that adding them in
-order gives. Knows arrays only.
+`PairMeasures` follows two streams of equal shapes: x, the baseline, and y, what is analysed, each a `Distribution`.
+Sums are float64. Parts can be counted apart and merged: merging the parts of a run in order gives the bits that adding
+them in order gives. Knows arrays only.
 
 Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2; Cosine = sum xy / sqrt(sum x^2 sum
 y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y| / |x|, where x is 0 and y is not the
@@ -18,21 +18,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...plan import Affine
 from ...run.metrics import decibel
-from .histogram import BINS, Histogram
+from .distribution import Distribution
+from .histogram import BINS
+from .stored_form import StoredForm
 
-__all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "Held", "Histogram", "Pair", "Spread", "divergence"]
+__all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "PairMeasures", "divergence"]
 
 #: The least share that a bin counts as.
 EMPTY = 1e-12
 
-#: The measures of agreement, as tables call them -> the attribute of `Pair`.
+#: The measures of agreement, as tables call them -> the attribute of `PairMeasures`.
 METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sqnr", "Atol": "atol", "Rtol": "rtol"}
 
 #: Those of them that are the larger the worse; the others rise with agreement.
@@ -42,132 +42,15 @@ _CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class Held:
-    """What integers say of the user's tensor: they hold, as `q`, `factor` times that tensor.
-
-    factor : what the stored tensor is multiplied by against the user's: one value, or one per channel (axis 1).
-    """
-
-    q: Affine
-    factor: tuple[float, ...] = (1.0,)
-
-    def factors(self, rank: int) -> np.ndarray:
-        """Return the factor, float64, so that it multiplies an array of `rank` axes."""
-        given = np.array(self.factor)
-        return given.reshape(()) if given.size == 1 else given.reshape(1, -1, *[1] * (rank - 2))
-
-    def real(self, array: np.ndarray) -> np.ndarray:
-        """Return the user's tensor that integers, or reals as they are stored, stand for, float32.
-
-        ValueError where a factor per channel does not fit.
-        """
-        stored = _float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
-        return stored if self.factor == (1.0,) else _float32(stored / self.factors(array.ndim))
-
-    def counts(self, real: np.ndarray) -> np.ndarray:
-        """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
-        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
-
-    def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Return the user's tensor as it would be held, rounded half up."""
-        return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
-
-
-class Spread:
-    """Number, range, mean, variance and histogram of one stream of values."""
-
-    def __init__(self) -> None:
-        self.count = self.skipped = 0
-        self.low, self.high = math.inf, -math.inf
-        self.mean = math.nan
-        self.absolute = 0.0  # the sum of |x|
-        self._squares = 0.0  # the sum of (x - mean)^2
-        self.histogram = Histogram()
-
-    def add(self, array: np.ndarray) -> None:
-        """Take in a batch of any shape and any numeric type."""
-        part = Spread()
-        for start in range(0, array.size, _CHUNK):
-            values = array.reshape(-1)[start : start + _CHUNK].astype(np.float64)
-            sound = np.isfinite(values)
-            part.skipped += int(values.size - np.count_nonzero(sound))
-            values = values[sound]
-            part._take(values)
-            self.histogram.add(values)
-        self._join(part)
-
-    def merge(self, other: Spread) -> None:
-        """Take in what another has counted."""
-        self.histogram.merge(other.histogram)
-        self._join(other)
-
-    def state(self, histogram: bool) -> list[object]:
-        """Return all it holds, in types that JSON has, with the histogram or without; `of` makes an equal one of it."""
-        held = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
-        return [*held, self.histogram.state if histogram else None]
-
-    @classmethod
-    def of(cls, state: Sequence[Any]) -> Spread:
-        """Return what had the `state`."""
-        found = cls()
-        found.count, found.skipped, found.low, found.high, found.mean, found.absolute, found._squares = state[:7]
-        found.histogram = Histogram() if state[7] is None else Histogram.of(state[7])
-        return found
-
-    @property
-    def variance(self) -> float:
-        """The population's variance; nan without values."""
-        return self._squares / self.count if self.count else math.nan
-
-    @property
-    def mean_absolute(self) -> float:
-        """Mean |x|; nan without values."""
-        return self.absolute / self.count if self.count else math.nan
-
-    @property
-    def largest(self) -> float:
-        """Max |x|; nan without values."""
-        return max(abs(self.low), abs(self.high)) if self.count else math.nan
-
-    def _take(self, values: np.ndarray) -> None:
-        """Take in finite float64 values, but for the histogram."""
-        if not values.size:
-            return
-        part = Spread.__new__(Spread)
-        part.count, part.skipped = values.size, 0
-        part.low, part.high = float(values.min()), float(values.max())
-        part.mean = float(values.mean())
-        part.absolute = float(np.abs(values).sum())
-        part._squares = float(np.square(values - part.mean).sum())
-        self._join(part)
-
-    def _join(self, other: Spread) -> None:
-        """Take in all but the histogram of another (Chan, Golub, LeVeque 1979)."""
-        self.skipped += other.skipped
-        if not other.count:
-            return
-        count = self.count + other.count
-        if self.count:
-            gap = other.mean - self.mean
-            self._squares += other._squares + gap * gap * (self.count * other.count / count)
-            self.mean += gap * (other.count / count)
-        else:
-            self.mean, self._squares = other.mean, other._squares
-        self.count = count
-        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-        self.absolute += other.absolute
-
-
-class Pair:
-    """All measures of two streams; `x` and `y` are the `Spread` of each over the elements that both have finite.
+class PairMeasures:
+    """All measures of two streams; `x` and `y` are the `Distribution` of each over the elements that both have finite.
 
     held : how y is held where it is held in integers, from the last batch; None for float tensors.
     """
 
     def __init__(self) -> None:
-        self.x, self.y = Spread(), Spread()
-        self.held: Held | None = None
+        self.x, self.y = Distribution(), Distribution()
+        self.held: StoredForm | None = None
         self.skipped = 0
         self.atol = self.rtol = 0.0
         self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
@@ -175,7 +58,7 @@ class Pair:
         self._full = 0  # elements of y at an end of what it can hold
         self._beyond = 0  # elements of x that y cannot hold, by more than a step
 
-    def add(self, x: np.ndarray, y: np.ndarray, held: Held | None = None) -> None:
+    def add(self, x: np.ndarray, y: np.ndarray, held: StoredForm | None = None) -> None:
         """Take in a batch of both, of one shape.
 
         held : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as the
@@ -183,7 +66,7 @@ class Pair:
         """
         if x.shape != y.shape:
             raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
-        part = Pair()
+        part = PairMeasures()
         part.x.histogram, part.y.histogram = self.x.histogram, self.y.histogram  # counts are exact in any order
         part.held = held
         real, counts, wanted = y, None, None
@@ -203,7 +86,7 @@ class Pair:
                 part._place(*((v[piece] if every else v[piece][sound]) for v in (wanted, counts)))
         self._join(part)
 
-    def merge(self, other: Pair) -> None:
+    def merge(self, other: PairMeasures) -> None:
         """Take in what another has counted."""
         self.x.histogram.merge(other.x.histogram)
         self.y.histogram.merge(other.y.histogram)
@@ -218,10 +101,10 @@ class Pair:
         return [*sides, self.skipped, self.atol, self.rtol, [float(total) for total in self._sums]]
 
     @classmethod
-    def of(cls, state: Sequence[Any]) -> Pair:
+    def of(cls, state: Sequence[Any]) -> PairMeasures:
         """Return what had the `state`."""
         found = cls()
-        found.x, found.y = (Spread.of(side) for side in state[:2])
+        found.x, found.y = (Distribution.of(side) for side in state[:2])
         found.skipped, found.atol, found.rtol = state[2:5]
         found._sums = np.array(state[5], np.float64)
         return found
@@ -249,7 +132,7 @@ class Pair:
         self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
         self._beyond += int(np.count_nonzero((wanted < low - 1) | (wanted > high + 1)))
 
-    def _join(self, other: Pair) -> None:
+    def _join(self, other: PairMeasures) -> None:
         self.x._join(other.x)
         self.y._join(other.y)
         self.held = self.held if other.held is None else other.held
@@ -325,12 +208,6 @@ class Pair:
             found[f"base_model_{name}"] = float(getattr(self.x, key))
             found[f"analy_model_{name}"] = float(getattr(self.y, key))
         return {**found, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
-
-
-def _float32(array: np.ndarray) -> np.ndarray:
-    """Return `array` in float32; what is finite stays finite: an integer may stand for the lowest number and a bit."""
-    sound = np.isfinite(array)
-    return np.where(sound, np.clip(array, -_LARGEST, _LARGEST), array).astype(np.float32)
 
 
 def _rtol(a: np.ndarray, off: np.ndarray) -> float:

@@ -1,0 +1,74 @@
+"""What of a float model breaks a platform's limits: judged normalised, before and after the rewrites of `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...fit import Fitted, fit
+from ...flow.methods.ranges import partition_with_clips
+from ...flow.report import FloatNode, float_nodes
+from ...graph import ir
+from ...ops import Violation, float_op
+from ...ops.macs import macs
+from ...targets import Target
+from .forecast import packed_ahead
+from .report import Check, WorkedAround
+from .violations import OTHER, violation
+
+__all__ = ["check_float"]
+
+
+def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> Check:
+    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is."""
+    violations, host = _float_violations(model, target)
+    fitted: list[Fitted] = []
+    remaining, mended = violations, model
+    if violations:
+        mended = ir.clone(model)
+        fitted = fit(mended, target)
+        remaining = _float_violations(mended, target)[0] if fitted else violations
+    choice, formed = packed_ahead(mended, target)
+    met = []
+    seen = [(str(node.name), target.vendor.met(node, target)) for node in model.graph]
+    for fault in target.faults:
+        nodes = [name for name, faults in seen if fault in faults]
+        if nodes and not any(fault.text in v.rule for v in violations):
+            met.append(WorkedAround(fault.key, fault.text, nodes))
+    return Check(
+        platform=target.name,
+        kind="float",
+        violations=violations,
+        fitted=fitted,
+        remaining=remaining,
+        host_part=host,
+        faults=met,
+        notes=list(notes),
+        choice=choice,
+        formed=formed,
+    )
+
+
+def _float_violations(model: ir.Graph, target: Target) -> tuple[list[Violation], list[FloatNode]]:
+    """Return the broken limits, and the other float nodes before or behind the integer part.
+
+    A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
+    """
+    parts = partition_with_clips(model, target, {}, 8)
+    islands, host = float_nodes(model, parts.floats, parts.inside)
+    between, outside = ({entry.node for entry in entries} for entries in (islands, host))
+    found: list[Violation] = []
+    broken: set[str] = set()
+    for node in model.graph:
+        name = str(node.name)
+        op, _ = float_op(node, target)
+        if name in outside and not macs(node):
+            continue
+        own = op.violations(node, target) if op is not None else []
+        if not own and op is not None and not op.available(target):
+            own = [violation(node, op.absence(node, target), "", OTHER)]
+        if not own and name in between:
+            why = parts.floats[name] or "a float operator"
+            own = [violation(node, f"{why}: it stays in float between integer operators", "", OTHER)]
+        found += own
+        broken |= {name} if own else set()
+    return found, [entry for entry in host if entry.node not in broken]

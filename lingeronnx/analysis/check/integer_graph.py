@@ -1,0 +1,143 @@
+"""What of an integer graph breaks a platform's limits: the constraints of `ops`, and `rules` of its own.
+
+Judged as it is: scales, attributes, widths and the executor's faults. Loads no files, prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...errors import ModelError
+from ...flow.report import float_nodes
+from ...formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
+from ...graph import ir
+from ...ops import Violation, rule_of, rule_text
+from ...plan import Affine
+from ...run.integer.sizes import sizes
+from ...targets import Target
+from .report import Check
+from .rules import RULES, IntegerNode
+from .violations import OTHER, violation
+
+__all__ = ["check_integer"]
+
+
+def check_integer(model: ir.Graph, target: Target) -> Check:
+    """Return what breaks limits of `target` in the integer graph `model`, which is left as it is."""
+    model = ir.clone(model)
+    for value, size in sizes(model).items():
+        value.shape = ir.oir_shape(size)
+    found: list[Violation] = []
+    known: dict[str, Affine] = {}
+    integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGERS}
+    islands = _islands(model, integers)
+    for node in model.graph:
+        name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
+        form = integer_format(node)
+        if form is None or not (is_quantized_domain(node) or name in integers):
+            found += _foreign(node, target, integers, islands)
+            continue
+        missing = [
+            violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
+            for key in _missing(node, form, target)
+        ]
+        found += missing
+        rule = rule_of(form)
+        leaves = rule is not None and rule.wide and "scale_o" not in node.attributes
+        if form is not DEQUANT and not leaves:
+            integers.update(str(v.name) for v in node.outputs)
+        try:
+            seen = IntegerNode(node, form, attributes(form, node), known)
+        except ModelError as error:
+            if not missing:
+                found.append(violation(node, "attributes have values that make sense", str(error), "export again"))
+            continue
+        for judge in RULES:
+            measured = judge(seen, target)
+            if measured is not None:
+                text, remedy = rule_text(judge, target)
+                found.append(violation(node, text, str(measured), remedy))
+        found += _constraints(seen, target)
+        if seen.writes is not None:
+            known.update({str(v.name): seen.writes for v in node.outputs if v.name})
+    if "platform" in target.node_attributes.get("", {}) and not any(
+        "platform" in node.attributes for node in model.graph
+    ):
+        found.append(
+            violation(
+                model.graph.node(0),
+                f"some node names the chip, platform = {target.name}",
+                "none does",
+                "export for this platform",
+            )
+        )
+    return Check(target.name, "integer", found)
+
+
+_INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
+
+
+def _constraints(seen: IntegerNode, target: Target) -> list[Violation]:
+    """Return the limits of the operator that the integer node breaks; none where it is not all there."""
+    rule = rule_of(seen.form)
+    judged = rule is not None and target.runs(seen.form.name) and seen.form.whole(seen.node)
+    return rule.violations(seen.node, target) if rule is not None and judged else []
+
+
+def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
+    given = {**node.attributes}
+    known = {RENAMED.get(name, name) for name in given}
+    for spec in form.attributes:
+        if spec.required and spec.name not in known:
+            yield spec.name
+    wanted = target.node_attributes.get("", {})
+    modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
+    if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
+        rule = rule_of(form)
+        weights = rule is not None and rule.factor == "absorbed"
+        key = "quant_mode" if modes else "platform_quant"
+        if key in wanted and key not in given and (not modes or weights or form is REQUANT):
+            yield f"{key} ({wanted[key]})"
+
+
+def _foreign(node: ir.Node, target: Target, integers: set[str], islands: set[str]) -> list[Violation]:
+    """Return what is wrong with a node that is no integer operator."""
+    if is_quantized_domain(node):
+        integers.update(str(v.name) for v in node.outputs)
+        return [
+            violation(
+                node,
+                f"it is an integer operator that {target.name} has",
+                f"unknown operator {node.op_type}",
+                "use operators the platform has",
+            )
+        ]
+    held = [v for v in node.inputs if v is not None and v.name in integers]
+    if node.op_type == "Cast":  # of what the user feeds, as the index of an embedding
+        held = [v for v in held if v.producer() is not None]
+    read = [str(v.name) for v in held]
+    if read and node.op_type != "Constant":
+        return [
+            violation(
+                node,
+                "a float operator reads real numbers",
+                f"it reads the integers '{read[0]}'",
+                "repair the graph with fix-dequant",
+            )
+        ]
+    if str(node.name) in islands:
+        return [
+            violation(
+                node,
+                "no float operator stands between the first Quant and the last Dequant",
+                f"{node.op_type} does",
+                OTHER,
+            )
+        ]
+    return []
+
+
+def _islands(model: ir.Graph, integers: set[str]) -> set[str]:
+    """Return the float nodes with integer nodes both before and behind them."""
+    whole = {id(node) for node in model.graph if is_quantized_domain(node)}
+    return {entry.node for entry in float_nodes(model, {}, whole)[0]}

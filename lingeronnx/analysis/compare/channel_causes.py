@@ -1,0 +1,214 @@
+"""What costs bits: a few large channels, values or weights; and what costs little: dead channels, narrow outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...graph import ir, operators
+from ...targets import by_name
+from ..stats.stored_form import StoredForm
+from .finding import LayerFinding, finding_of, override
+from .join import ComparedTensor, Join
+
+__all__ = ["costs_little", "large", "weights"]
+
+_POOR = 25.0  # dB: above that large channels do no harm
+_LOW = 15.0  # dB: what a tensor is left when something must be wrong
+_UNEVEN = 18.0  # dB: the same of the channel in the middle
+_CHANNEL = 8.0  # times the middle channel's range
+_OUTLIER = 10.0  # times the 0.99 quantile of absolute values
+_RARE = 15.0  # times its root mean square that a channel reaches where its large values are rare
+
+
+@dataclass(frozen=True)
+class ChannelRanges:
+    """What the channels of a tensor reach as they are stored, float64 [C] each.
+
+    reach : the largest |x|. power : its root mean square. moving : the reach of those that change. middle : of the
+    channel in the middle of these. level : in dB, what the channel in the middle is left.
+    """
+
+    reach: np.ndarray
+    power: np.ndarray
+    moving: np.ndarray
+    middle: float
+    level: float
+
+    @classmethod
+    def of(cls, row: ComparedTensor, held: StoredForm) -> ChannelRanges:
+        """Return those of a tensor that is held as `held`."""
+        channels = row.channels
+        reach, power = (array * np.array(held.factor) for array in (channels.reach, np.sqrt(channels.power)))
+        moving, levels = reach[~channels.still], channels.sqnr()
+        middle = float(np.median(moving)) if moving.size else 0.0
+        return cls(reach, power, moving, middle, float(np.median(levels)) if levels.size else math.inf)
+
+
+def large(row: ComparedTensor, join: Join) -> LayerFinding | None:
+    """Return whether a few channels, or a few values, set the range for all."""
+    if row.held is None or not row.channels.count or row.kinds[0] == "Input":
+        return None
+    ranges = ChannelRanges.of(row, row.held)
+    return _rare_values(row, ranges) or _large_channels(row, ranges, join) or _uneven_channels(row, ranges, join)
+
+
+def _rare_values(row: ComparedTensor, ranges: ChannelRanges) -> LayerFinding | None:
+    tail, top = row.judged.x.largest / max(_tail(row), 1e-30), int(ranges.reach.argmax())
+    level = min(row.judged.sqnr, ranges.level)
+    if tail <= _OUTLIER or ranges.reach[top] <= _RARE * ranges.power[top] or level >= _POOR:
+        return None
+    return finding_of(
+        row,
+        kind="outlier activation",
+        measured=f"the largest value is {tail:.1f} times the 0.99 quantile of absolute values",
+        limit=f"{_OUTLIER:g} times",
+        remedy="cut the rare values off",
+        options=(override(row, "calibrator:percentile,percentile:99.9"),),
+        order=2,
+        level=level,
+    )
+
+
+def _large_channels(row: ComparedTensor, ranges: ChannelRanges, join: Join) -> LayerFinding | None:
+    large_ones = np.flatnonzero(ranges.reach > _CHANNEL * ranges.middle)
+    if ranges.middle <= 0 or ranges.level >= _POOR or not large_ones.size:
+        return None
+    if ranges.power[large_ones].max() <= _CHANNEL / 2 * np.median(ranges.power[~row.channels.still]):
+        return None
+    few = len(large_ones) <= max(1, len(ranges.reach) // 8)
+    measured = (
+        f"channel {_names(large_ones)} reaches {ranges.reach.max() / ranges.middle:.1f} times as far as the channel in "
+        f"the middle, which is left {ranges.level:.1f} dB"
+    )
+    return _uneven(row, "outlier channel" if few else "uneven channels", measured, ranges, join)
+
+
+def _uneven_channels(row: ComparedTensor, ranges: ChannelRanges, join: Join) -> LayerFinding | None:
+    if ranges.level >= _UNEVEN or ranges.moving.size <= 3:
+        return None
+    low, high = (np.quantile(ranges.moving, share) for share in (0.1, 0.9))
+    if high <= _CHANNEL * low:
+        return None
+    measured = (
+        f"ranges of channels from {low:.3g} to {high:.3g} (0.1 and 0.9 quantiles); the channel in the middle is left "
+        f"{ranges.level:.1f} dB"
+    )
+    return _uneven(row, "uneven channels", measured, ranges, join)
+
+
+def _uneven(row: ComparedTensor, kind: str, measured: str, ranges: ChannelRanges, join: Join) -> LayerFinding:
+    return finding_of(
+        row,
+        kind=kind,
+        measured=measured,
+        limit=f"{_CHANNEL:g} times",
+        remedy="move the channels' ranges into the weights",
+        options=_even(row, join),
+        order=2,
+        level=ranges.level,
+    )
+
+
+def _tail(row: ComparedTensor) -> float:
+    """Return the 0.99 quantile of |x|, from the quantiles of x."""
+    histogram = row.judged.x.histogram
+    return max(abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005)), histogram.quantile(0.99))
+
+
+def _even(row: ComparedTensor, join: Join) -> tuple[str, ...]:
+    """Return the option that gives channels like ranges: equalization, or where that was done more bits."""
+    plan = getattr(join.other, "plan", None)
+    equalized = plan is not None and any(len(set(t.factor)) > 1 for t in plan.transforms.values())
+    if not equalized:
+        return ("--effort normal",)
+    wide = plan is not None and 16 in by_name(plan.platform).bits
+    return (override(row, "bits:16"),) if wide else ()
+
+
+def weights(
+    row: ComparedTensor, join: Join, parents: Sequence[str], found: Mapping[str, LayerFinding]
+) -> LayerFinding | None:
+    """Return whether most of the layer's weights have few bits left beside the largest."""
+    node = join.other.node(row.name)
+    array = ir.const(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
+    if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.judged.sqnr > _UNEVEN:
+        return None
+    if any(p in found and found[p].kind == "outlier channel" for p in parents):
+        return None
+    sizes = np.abs(array.astype(np.int64)).reshape(array.shape[0], array.shape[1], -1).max(axis=2)
+    rows = sizes.max(axis=1)
+    largest, middle = int(sizes.max(initial=0)), min(float(np.median(sizes.max(axis=axis))) for axis in (0, 1))
+    if middle * 4 > largest:
+        return None
+    if 0 < np.count_nonzero(rows > _CHANNEL * np.median(rows)) <= max(1, len(rows) // 8):
+        measured = (
+            f"the weights of channel {int(rows.argmax())} reach {largest} counts, {np.median(rows):g} in the middle"
+        )
+        return finding_of(
+            row,
+            kind="outlier channel",
+            measured=measured,
+            limit=f"{_CHANNEL:g} times",
+            remedy="move the channels' ranges into the weights",
+            options=_even(row, join),
+            order=2,
+        )
+    measured = f"the largest weight of a channel is {middle:g} counts in the middle, {largest} at most"
+    return finding_of(
+        row,
+        kind="uneven weights",
+        measured=f"{measured}; {row.judged.sqnr:.1f} dB",
+        limit=f"a quarter, {_UNEVEN:g} dB",
+        remedy="move the channels' ranges into the layers around",
+        options=_even(row, join),
+        order=2,
+    )
+
+
+_CUTS = frozenset({"Clip", "Relu"})
+#: What makes channels of its own: a dead one there is the layer's doing.
+_MAKES = operators.LAYERS - operators.RECURRENT | {"BatchNormalization"} | _CUTS
+
+
+def costs_little(row: ComparedTensor, join: Join, explained: bool) -> LayerFinding | None:
+    """Return dead channels, an output in few bits, or an error that nothing explains."""
+    channels = row.channels
+    still = np.flatnonzero(channels.still) if channels.count > 1 else np.zeros(0)
+    if len(still) and row.kinds[0] in _MAKES and len(still) < len(channels.still):
+        measured = f"channel {_names(still)} never changes ({len(still)} of {len(channels.still)})"
+        remedy = "take it out of the model, or train it again: it costs time and no accuracy"
+        finding = finding_of(row, kind="dead channel", measured=measured, limit="none", remedy=remedy, order=3)
+        share = len(still) / len(channels.still)  # a Relu that is never passed may be by chance of the data
+        return replace(finding, weight=share / 100 if row.kinds[0] in _CUTS else share)
+    graph = join.base.graph
+    outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
+    if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN:
+        return finding_of(
+            row,
+            kind="output in 8 bits",
+            measured=f"{row.judged.sqnr:.1f} dB from its own layer",
+            limit=f"{_UNEVEN:g} dB",
+            remedy="leave the integers in float",
+            options=(override(row, "out_bits:float"),),
+            order=3,
+        )
+    if row.local is not None and not explained and row.judged.sqnr < _LOW:
+        return finding_of(
+            row,
+            kind="similarity low",
+            measured=f"{row.judged.sqnr:.1f} dB from its own layer",
+            limit=f"{_LOW:g} dB",
+            remedy="more effort, or the layer in float",
+            options=("--effort normal",),
+            order=3,
+        )
+    return None
+
+
+def _names(channels: np.ndarray) -> str:
+    listed = ", ".join(str(int(c)) for c in channels[:4])
+    return listed + (f" and {len(channels) - 4} more" if len(channels) > 4 else "")

@@ -1,0 +1,225 @@
+"""A closer look at one layer whose own error is not that of rounding: what would explain it.
+
+Takes the layer's values on a few samples, computed from the float model's, and tries one explanation after another: a
+bias at the end of its type, attributes that differ, a missing Relu, channels in another order, a shift of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from ...formats import is_quantized_domain
+from ...graph import ir, operators
+from ...ops import is_relu
+from ...run.metrics import decibel
+from ...run.origin import made_from
+from ..stats.channels import axis_of, laid
+from .join import ComparedTensor
+from .sources import TensorSource
+
+__all__ = ["LayerExaminer"]
+
+_BETTER = 6.0  # dB that an explanation must bring
+_SAMPLES = 8
+_WORK = 1 << 28  # products that comparing all channels with all may take
+
+#: Kind, what was measured, the limit, and the node of the float model that it is about, where not the layer's own.
+Answer = tuple[str, str, str, ir.Node | None]
+
+
+class LayerExaminer:
+    """Looks at layers of `other` on the samples `feeds`.
+
+    made : whether `other` is as quantizing `base` left it: then each layer is what was asked for, and errors are those
+    of few bits, of tables, and of biases that make up for what comes before them.
+    """
+
+    def __init__(self, base: TensorSource, other: TensorSource, feeds: Mapping[str, np.ndarray]) -> None:
+        self._base, self._other = base, other
+        self.made = made_from(other.graph, base.graph)
+        self._feeds = {n: a[:_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
+
+    @cached_property
+    def _real(self) -> dict[str, np.ndarray]:
+        return {
+            name: array if held is None else held.real(array)
+            for name, array, held in self._base.run(self._feeds)
+            if array.dtype.kind == "f" or held
+        }
+
+    @cached_property
+    def _made(self) -> dict[str, np.ndarray]:
+        known = {spec.name for spec in self._other.inputs}
+        feeds = {name: array for name, array in self._feeds.items() if name in known}
+        for _ in self._other.run(feeds):
+            pass  # so that it knows its tensors' types
+        return {
+            name: array if held is None else held.real(array)
+            for name, array, held in self._other.forced(feeds, self._real)
+        }
+
+    def look(self, row: ComparedTensor) -> Answer | None:
+        """Return what explains the error of a row; None where it is that of few bits."""
+        x, y = self._real.get(row.name), self._made.get(row.name)
+        if x is None or y is None or x.size != y.size:
+            return None
+        x, y = x.astype(np.float64), y.reshape(x.shape).astype(np.float64)
+        sound = np.isfinite(x) & np.isfinite(y)
+        if not sound.all():
+            x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
+        x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+        seen = x, y
+        if row.window is not None:
+            seen = np.clip(x, *row.window), np.clip(y, *row.window)
+        for look in (self._attributes, self._relu_left_out):
+            if (found := look(row)) is not None:
+                return found
+        return _relu(x, y) or _order(x, y) or _order(*seen) or _offset(*seen) or _else(row, *seen)
+
+    def bias(self, row: ComparedTensor) -> Answer | None:
+        """Return whether some of a layer's biases are at the end of their type."""
+        node = self._other.node(row.name)
+        layer = node is not None and is_quantized_domain(node) and len(node.inputs) > 2
+        bias = ir.const(node.inputs[2]) if node is not None and layer else None
+        if bias is None or bias.dtype.kind != "i":
+            return None
+        ends = np.iinfo(bias.dtype)
+        full = np.flatnonzero((bias <= ends.min + 1) | (bias >= ends.max))
+        if not full.size:
+            return None
+        first = f"channel {int(full[0])}: {int(bias.reshape(-1)[full[0]])}"
+        return (
+            "bias saturates",
+            f"{full.size} of {bias.size} biases are at the end of {bias.dtype} ({first})",
+            "none",
+            None,
+        )
+
+    def _attributes(self, row: ComparedTensor) -> Answer | None:
+        """Return where pads, strides, dilations or group are not those of the float model's layer."""
+        ours = self._other.node(row.name)
+        theirs = next((n for n in self._before(row.name) if n.op_type in operators.WINDOWS), None)
+        if ours is None or theirs is None:
+            return None
+        for name, kind in (
+            ("pads", "wrong pads"),
+            ("strides", "wrong strides"),
+            ("dilations", "wrong dilations"),
+            ("group", "wrong group"),
+        ):
+            if name in ours.attributes and name in theirs.attributes:
+                have, want = ir.attr(ours, name), ir.attr(theirs, name)
+                if _plain(have) != _plain(want):
+                    return kind, f"{name} {_plain(have)}", f"{_plain(want)} in the float model", None
+        return None
+
+    def _relu_left_out(self, row: ComparedTensor) -> Answer | None:
+        """Return whether the layer reads what the float model gives to a Relu first."""
+        theirs = self._other.node(row.name)
+        if theirs is None:
+            return None
+        users: Mapping[str, str] = getattr(self._other, "users", {})
+        reads = {users.get(str(v.name), str(v.name)) for v in theirs.inputs if v is not None and v.const_value is None}
+        for node in self._before(row.name):
+            for value in node.inputs:
+                relu = None if value is None else value.producer()
+                if relu is None or not _cuts(relu) or str(relu.outputs[0].name) in reads:
+                    continue
+                if ir.read_name(relu) in reads:
+                    wanted = f"'{relu.outputs[0].name}', which is cut off at 0 ({relu.op_type} {relu.name})"
+                    return "missing Relu", f"'{row.name}' reads '{ir.read_name(relu)}'", wanted, relu
+        return None
+
+    def _before(self, name: str) -> Iterator[ir.Node]:
+        """Yield the node of the baseline that writes `name`, then those that were folded into it."""
+        node = self._base.node(name)
+        while node is not None:
+            yield node
+            value = node.inputs[0] if node.inputs else None
+            if value is None or str(value.name) in self._made:
+                return
+            node = value.producer()
+
+
+def _cuts(node: ir.Node) -> bool:
+    return is_relu(node) or (node.op_type == "Clip" and not node.domain)
+
+
+def _plain(value: object) -> object:
+    return [int(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _level(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the SQNR in dB."""
+    level = decibel(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
+    return min(level, 200.0)
+
+
+def _relu(x: np.ndarray, y: np.ndarray) -> Answer | None:
+    cut = np.maximum(y, 0)
+    if x.min(initial=0) < 0 or y.min(initial=0) >= 0 or _level(x, cut) < _level(x, y) + _BETTER:
+        return None
+    return "missing Relu", f"values down to {y.min():.4g}", "0 at least, as in the float model", None
+
+
+def _flat(array: np.ndarray) -> np.ndarray | None:
+    """Return [C, n]."""
+    axis = axis_of(array.ndim)
+    return None if axis is None else np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def _order(x: np.ndarray, y: np.ndarray) -> Answer | None:
+    """Return which channels hold what belongs into others."""
+    a, b = _flat(x), _flat(y)
+    if a is None or b is None:
+        return None
+    if a.size * len(a) > _WORK:
+        return None
+    a, b = (array - array.mean(axis=1, keepdims=True) for array in (a, b))  # the bias may have stayed
+    near = np.array([np.square(p - b).mean(axis=1) for p in a])
+    best = near.argmin(axis=1)
+    moved = np.flatnonzero(best != np.arange(len(best)))
+    better = near[moved, best[moved]] * 10 ** (_BETTER / 10) < near[moved, moved]
+    moved = moved[better & (np.square(a[moved]).mean(axis=1) > 0)]
+    pairs = [(int(i), int(best[i])) for i in moved if best[best[i]] == i and i < best[i]]
+    if not pairs:
+        return None
+    fixed = b.copy()
+    for i, j in pairs:
+        fixed[[i, j]] = b[[j, i]]
+    if _level(a, fixed) < _level(a, b) + 1:
+        return None
+    listed = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
+    return "channels swapped", f"channels {listed} hold each other's values", "the float model's order", None
+
+
+def _offset(x: np.ndarray, y: np.ndarray) -> Answer | None:
+    """Return whether channels are shifted by a constant."""
+    a, b = _flat(x), _flat(y)
+    if a is None or b is None:
+        return None
+    shift = (b - a).mean(axis=1, keepdims=True)
+    if _level(a, b - shift) < _level(a, b) + _BETTER:
+        return None
+    worst = int(np.abs(shift).argmax())
+    return "wrong bias", f"channel {worst} is off by {float(shift[worst, 0]):.4g} on average", "0", None
+
+
+def _else(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Answer | None:
+    """Say that it computes something else, where the values have little in common with the float model's."""
+    a, b = _flat(x), _flat(y)
+    if a is None or b is None or row.held is None:
+        return None
+    counts = np.sqrt(np.square(a - b).mean(axis=1)) * row.held.q.scale * np.array(row.held.factor)
+    if counts.max() < 8:
+        return None
+    worst = int(counts.argmax())
+    return (
+        "computes something else",
+        f"channel {worst} is off by {counts[worst]:.1f} counts (root mean square)",
+        "about 1 from rounding",
+        None,
+    )

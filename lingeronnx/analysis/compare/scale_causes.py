@@ -1,0 +1,79 @@
+"""Scales that cut values off, or leave most of the integers unused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...graph import operators
+from .finding import LayerFinding, finding_of, override
+from .join import ComparedTensor
+
+__all__ = ["held_wrong", "range_text", "same_scale"]
+
+_CLIPPED = 0.005  # share of values that a scale may cut off
+_USED = 0.2  # share of the integers that is too little
+_POOR = 25.0  # dB: above that a coarse scale does no harm
+_BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+
+
+def same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
+    """Whether two tensors are integers of one scale."""
+    return one.held is not None and other.held is not None and one.held.q.scale == other.held.q.scale
+
+
+def held_wrong(
+    row: ComparedTensor, before: Mapping[str, ComparedTensor], found: Mapping[str, LayerFinding]
+) -> LayerFinding | None:
+    """Return whether the scale cuts values off, or leaves most integers unused.
+
+    before : the rows that it is computed from. found : what is known of them.
+    """
+    finding = _of_scale(row)
+    own = row.kinds[0] not in operators.KEEP_SCALE or not any(same_scale(row, other) for other in before.values())
+    known = finding is not None and any(name in found and found[name].kind == finding.kind for name in before)
+    return finding if own or known else None
+
+
+def _of_scale(row: ComparedTensor) -> LayerFinding | None:
+    pair, held = row.judged, row.held
+    if held is None or pair.clipped is None or pair.used is None or not pair.count:
+        return None
+    if pair.clipped > _CLIPPED and pair.sqnr < _BITS:
+        return finding_of(
+            row,
+            kind="scale too large",
+            measured=f"{pair.clipped:.1%} of the values are cut off: {range_text(row)}",
+            limit=f"at most {_CLIPPED:.1%}",
+            remedy="a scale that holds the range",
+            options=(_scale(row),),
+            order=1,
+        )
+    if pair.used < _USED and pair.sqnr < _POOR and pair.y.largest > 0:
+        return finding_of(
+            row,
+            kind="scale too small",
+            measured=f"{pair.used:.1%} of the integers are used: {range_text(row)}",
+            limit=f"at least {_USED:.0%}",
+            remedy="a scale that fills them",
+            options=(_scale(row),),
+            order=1,
+        )
+    return None
+
+
+def _scale(row: ComparedTensor) -> str:
+    """Return the override that gives the tensor the largest power of two that holds its range."""
+    held, x = row.held, row.judged.x
+    assert held is not None
+    reach = max(x.high / held.q.high, x.low / held.q.low, 1e-30) * max(held.factor)
+    return override(row, f"scale:2^{math.floor(-math.log2(reach))}")
+
+
+def range_text(row: ComparedTensor) -> str:
+    """Return the range of the values and that of the integers which hold them, in words."""
+    held, x = row.held, row.judged.x
+    assert held is not None
+    factor = held.q.scale * max(held.factor)
+    low, high = ((end - held.q.zero_point) / factor for end in (held.q.low, held.q.high))
+    return f"[{x.low:.4g}, {x.high:.4g}] in integers of [{low:.4g}, {high:.4g}]"

@@ -1,0 +1,51 @@
+"""How a tensor of the user's is stored: as which integers, times which factors of channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...plan import Affine
+
+__all__ = ["StoredForm"]
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """What integers say of the user's tensor: they hold, as `q`, `factor` times that tensor.
+
+    factor : what the stored tensor is multiplied by against the user's: one value, or one per channel (axis 1).
+    """
+
+    q: Affine
+    factor: tuple[float, ...] = (1.0,)
+
+    def factors(self, rank: int) -> np.ndarray:
+        """Return the factor, float64, so that it multiplies an array of `rank` axes."""
+        given = np.array(self.factor)
+        return given.reshape(()) if given.size == 1 else given.reshape(1, -1, *[1] * (rank - 2))
+
+    def real(self, array: np.ndarray) -> np.ndarray:
+        """Return the user's tensor that integers, or reals as they are stored, stand for, float32.
+
+        ValueError where a factor per channel does not fit.
+        """
+        stored = _float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
+        return stored if self.factor == (1.0,) else _float32(stored / self.factors(array.ndim))
+
+    def counts(self, real: np.ndarray) -> np.ndarray:
+        """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
+        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
+
+    def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """Return the user's tensor as it would be held, rounded half up."""
+        return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Return `array` in float32; what is finite stays finite: an integer may stand for the lowest number and a bit."""
+    sound = np.isfinite(array)
+    return np.where(sound, np.clip(array, -_LARGEST, _LARGEST), array).astype(np.float32)
