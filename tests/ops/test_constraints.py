@@ -124,7 +124,7 @@ CASES = {
          (conv(["N", 8, 2, 9], [6, 4, 1, 3], group=2), "2 groups of 4 channels under 1x3")],
     ),
     # 2*ceil(C/2) * roundup(W, 8*stride) * kernel <= 65536, 32768 for depthwise, in the better of both directions
-    ("Conv2dInt", "conv_slab"): (
+    ("Conv2dInt", "conv_line_buffer"): (
         [conv(["N", 128, 64, 512], [4, 128, 1, 1]), conv(["N", 128, 32, 4096], [4, 128, 3, 3]),
          conv(["N", 8, 1000, 1024], [8, 1, 4, 4], group=8)],
         [(conv(["N", 128, 513, 513], [4, 128, 1, 1]), "66560 bytes"),
@@ -132,10 +132,10 @@ CASES = {
          (conv(["N", 8, 1025, 1025], [8, 1, 4, 4], group=8), "33024 bytes")],
     ),
     # the same with 8*ceil(C/8) channels
-    ("Conv2dInt", "conv_slab_inner"): (
+    ("Conv2dInt", "conv_line_buffer_inner"): (
         [conv(["N", 64, 512, 512], [4, 64, 2, 2])], [(conv(["N", 60, 540, 540], [4, 60, 2, 2]), "69632 bytes")],
     ),
-    ("Conv2dInt", "conv_slab_swapped"): (
+    ("Conv2dInt", "conv_line_buffer_swapped"): (
         [conv(["N", 8, 8, 1000], [4, 8, 3, 3]), conv(["N", 8, 8, 300], [4, 8, 3, 3], strides=[2, 2])],
         [(conv(["N", 8, 8, 1000], [4, 8, 3, 3], strides=[2, 2]), "24192 bytes")],
     ),
@@ -240,19 +240,24 @@ CASES = {
         [node("MaxPool", MAP, kernel_shape=[5, 5], pads=[4, 0, 0, 4])],
         [(node("MaxPool", MAP, kernel_shape=[5, 5], pads=[0, 5, 0, 0]), "pads [0, 5, 0, 0]")],
     ),
-    **{(op, "pool_slab"): (
+    **{(op, "pool_line_buffer"): (
         [node(kind, ["N", 64, 512, 512], kernel_shape=[2, 2]), node(kind, ["N", 64, 600, 600], kernel_shape=[8, 8])],
         [(node(kind, ["N", 66, 512, 512], kernel_shape=[2, 2]), "67584 bytes")],
     ) for op, kind in POOLS},
-    **{(op, "pool_slab_free"): (
+    **{(op, "pool_line_buffer_free"): (
         [node(kind, ["N", 32, 64, 64], kernel_shape=[6, 6])],
         [(node(kind, ["N", 64, 64, 64], kernel_shape=[6, 6]), "24576 bytes")],
     ) for op, kind in POOLS},
-    ("AvgPool2dInt", "pool_slab_average"): (
+    **{(op, "pool_line_buffer_swapped"): (
+        [node(kind, ["N", 8, 8, 1000], kernel_shape=[3, 3]),
+         node(kind, ["N", 8, 8, 300], kernel_shape=[2, 2], strides=[2, 2])],
+        [(node(kind, ["N", 8, 8, 1000], kernel_shape=[3, 3], strides=[2, 2]), "24192 bytes")],
+    ) for op, kind in POOLS},
+    ("AvgPool2dInt", "pool_line_buffer_average"): (
         [node("AveragePool", ["N", 64, 512, 512], kernel_shape=[2, 2])],
         [(node("AveragePool", ["N", 60, 540, 540], kernel_shape=[2, 2]), "69632 bytes")],
     ),
-    ("MaxPool", "pool_slab_max"): (
+    ("MaxPool", "pool_line_buffer_max"): (
         [node("MaxPool", ["N", 64, 512, 512], kernel_shape=[2, 2])],
         [(node("MaxPool", ["N", 60, 540, 540], kernel_shape=[2, 2]), "69632 bytes")],
     ),
@@ -315,9 +320,10 @@ CASES = {
     ),
 }  # fmt: skip
 #: Constraints that venus has no need of, by a row that has.
-ELSEWHERE = {"global_window": ARCS, "gated_axis": VENUSA, "conv_slab_swapped": ARCS, "depthwise_weights": ARCS,
+ELSEWHERE = {"global_window": ARCS, "gated_axis": VENUSA, "conv_line_buffer_swapped": ARCS, "depthwise_weights": ARCS,
              "weight_shares": ARCS, "line_group": ARCS,
-             "pool_slab_free": ARCS, "pool_map_average": VENUSA, "pool_map_odd": ARCS}  # fmt: skip
+             "pool_line_buffer_free": ARCS, "pool_line_buffer_swapped": ARCS,
+             "pool_map_average": VENUSA, "pool_map_odd": ARCS}  # fmt: skip
 
 
 def test_no_constraint_is_forgotten():
@@ -403,8 +409,8 @@ def test_rules_quote_the_row():
     }
     assert "at most 5" in texts["kernel_side"]
     assert "(1, 2, 4)" in texts["stride_values"]
-    assert "65536" in texts["conv_slab"]
-    assert "32768" in texts["conv_slab"]
+    assert "65536" in texts["conv_line_buffer"]
+    assert "32768" in texts["conv_line_buffer"]
     assert "127" in texts["average_area"]
 
 

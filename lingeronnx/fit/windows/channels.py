@@ -1,8 +1,8 @@
 """A convolution too large for the chip in parts: by outputs or groups (exact), or by input channels (a sum).
 
-Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so that the slab's limit
-asks for a sum of parts, each of which is rounded. Maps that are too large for the memory are no matter of channels:
-`row_tiles` cuts them, exactly.
+Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so that the limit of the
+line buffer asks for a sum of parts, each of which is rounded. Maps that are too large for the memory are no matter of
+channels: `row_tiles` cuts them, exactly.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ __all__ = [
 class ConvPacking(ConvLimits):
     """Limits of convolutions.
 
-    A slab is what one row of results reads: channels, rounded up to `channel_align`, times the width, rounded up to 8
-    times the stride, times the kernel's height. The packer tries it along both axes.
+    A slab is the line buffer, what one row of results reads: channels, rounded up to `channel_align`, times the width,
+    rounded up to 8 times the stride, times the kernel's height. The packer tries it along both axes.
     """
 
     dilations: tuple[int, ...]
@@ -43,7 +43,6 @@ class ConvPacking(ConvLimits):
     slab_depthwise: int
     inner_slab: int  # of the second check: channels rounded up to 8, the axes as chosen
     inner_width: int  # the width is rounded up to this times the stride there
-    swapped_strides: bool  # whether a stride above 1 comes out right where only swapped axes fit
     share_outputs: int  # a convolution's weights are cut over its outputs, into shares of a multiple of it
     share_weights: int
     max_shares: int | None  # of a convolution's weights: what ran; None: no more was seen to fail
@@ -185,7 +184,6 @@ VENUS = Packing(
         slab_depthwise=32768,
         inner_slab=65536,
         inner_width=8,
-        swapped_strides=False,
         share_outputs=2,
         share_weights=32768,
         max_shares=None,
@@ -255,7 +253,6 @@ ARCS = Packing(
         slab_depthwise=16384,
         inner_slab=16384,
         inner_width=4,
-        swapped_strides=False,
         share_outputs=2,
         share_weights=8192,
         max_shares=43,
@@ -313,7 +310,6 @@ VENUSA = Packing(
         slab_depthwise=32768,
         inner_slab=65536,
         inner_width=8,
-        swapped_strides=False,
         share_outputs=4,
         share_weights=32768,
         max_shares=None,

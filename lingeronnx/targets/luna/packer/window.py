@@ -107,7 +107,7 @@ class Window:
         """Return the window with strides 1."""
         return Window(**{**vars(self), "strides": (1, 1)})
 
-    def slab(self, align: int, width: int = 8, swapped: bool = False) -> int:
+    def line_buffer(self, align: int, width: int = 8, swapped: bool = False) -> int:
         """Return the bytes that one row of results reads, channels and width rounded up; along the other axis."""
         along, over = (0, 1) if swapped else (1, 0)
         line = (self.height, self.width)[along]

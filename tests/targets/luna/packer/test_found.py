@@ -212,9 +212,9 @@ def test_copies_along_other_axes(chip, times, value):
 def test_what_is_not_measured():
     """Every rule that only reading supports is marked, and this list is the whole of them."""
     assert set(UNMEASURED) == {
-        "conv_limits.weight_shares", "faults._flat_norm", "overruns._cell_hit", "overruns._linear_perhaps",
-        "placed._add_shift", "placed._add_through",
-        "placed._back", "placed._sequence_alike", "placed._sequence_away", "placed._softmax_shared",
+        "conv.weight_shares", "faults._flat_norm", "overruns._cell_hit", "overruns._linear_perhaps",
+        "place_faults._add_shift", "place_faults._add_through", "place_faults._back", "place_faults._sequence_alike",
+        "place_faults._sequence_away", "place_faults._softmax_shared", "pool.pool_line_buffer_swapped",
     }  # fmt: skip
     assert all(len(belief) > 20 for belief in UNMEASURED.values())
 

@@ -19,6 +19,7 @@ from lingeronnx.targets.luna.packing import packing
 from tests import nets
 from tests.packable import stress
 from tests.packer import judge as oracle
+from tests.targets.luna.packer.integer_nets import IntNet
 
 MODEL = Path(__file__).resolve().parents[4] / "models" / "digits_cnn.onnx"
 CHIPS = ("venus", "arcs", "venusA")
@@ -178,3 +179,20 @@ def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
         seen.append([(f.node, f.value) for f in limits.broken(net, net.steps[0])])
     assert seen == [[("node0", "step 2")], [], [("node2", "step 2")], [("node3", "step 4")], []]
     assert asked == ["cut[2]", "cut[1]", "cut[4]"]
+
+
+@pytest.mark.parametrize("op", ("MaxPool", "AvgPool2dInt"))
+@pytest.mark.parametrize("chip", ("arcs", "venusA"))
+@pytest.mark.parametrize("stride", (1, 2))
+def test_pools_whose_axes_are_swapped(op, chip, stride):
+    """Measured right with stride 1; with a larger one it never was, and both judges take what convolutions showed."""
+    channels, width = (8, 1000) if chip == "arcs" else (64, 360)
+    net = IntNet(chip, (1, channels, 4, width))
+    sides = {"kernel_shape": [3, 3], "strides": [stride] * 2, "pads": [0] * 4, "ceil_mode": 0}
+    scales = {} if op == "MaxPool" else {"scale_x": 16.0, "scale_o": 16.0, "data_bits": 8, "o_bits": 8}
+    out = (1, channels, (4 - 3) // stride + 1, (width - 3) // stride + 1)
+    model = net.model(net.batch_norm(net.node(op, ["xq"], "p", out, 16.0, **sides, **scales), "y"))
+    rules = {finding.rule.partition(",")[0] for finding in judge(model, by_name(chip)).findings}
+    swapped = "where the stride is above 1" in rules
+    told = oracle(model, chip, ["-p", chip.lower(), "-d", "False"]).problems
+    assert swapped == any("rows and columns are exchanged" in text for text in told) == (stride > 1)

@@ -14,8 +14,8 @@ from ..window import Window, by, rounded, sizes
 
 __all__ = [
     "kernel_side", "kernel_dilated", "kernel_line", "line_dilation", "dilated_line", "groups_padded_ahead",
-    "stride_values", "stride_within_kernel", "pad_side", "dilation_values", "depthwise_multiplier",
-    "group_outputs", "one_group", "undilated", "conv_slab", "conv_slab_swapped", "conv_slab_inner", "conv_map",
+    "stride_values", "stride_within_kernel", "pad_side", "dilation_values", "depthwise_multiplier", "group_outputs",
+    "one_group", "undilated", "conv_line_buffer", "conv_line_buffer_swapped", "conv_line_buffer_inner", "conv_map",
     "weight_share", "weight_shares", "depthwise_weights", "input_below_kernel", "input_with_output", "line_group",
 ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def undilated(node: ir.Node, target: Target) -> object:
     return f"dilations {list(w.dilations)}"
 
 
-def conv_slab(node: ir.Node, target: Target) -> object:
+def conv_line_buffer(node: ir.Node, target: Target) -> object:
     """the input rows under a kernel fit {own.packing.conv.slab} bytes ({own.packing.conv.slab_depthwise} for
     depthwise) along one axis | use fewer channels or a narrower map.
     """
@@ -153,22 +153,22 @@ def conv_slab(node: ir.Node, target: Target) -> object:
     if w is None:
         return None
     c = packing(target).conv
-    need = min(w.slab(c.channel_align), w.slab(c.channel_align, swapped=True))
+    need = min(w.line_buffer(c.channel_align), w.line_buffer(c.channel_align, swapped=True))
     return f"{need} bytes" if need > (c.slab_depthwise if w.depthwise else c.slab) else None
 
 
-def conv_slab_swapped(node: ir.Node, target: Target) -> object:
+def conv_line_buffer_swapped(node: ir.Node, target: Target) -> object:
     """where the stride is above 1, the input rows under a kernel fit {own.packing.conv.slab} bytes without swapping
     axes | use fewer channels or a narrower map.
     """
     w = Window.of(node)
-    if w is None or packing(target).conv.swapped_strides or max(w.strides) == 1:
+    if w is None or max(w.strides) == 1:
         return None
-    need, c = w.slab(packing(target).conv.channel_align), packing(target).conv
+    need, c = w.line_buffer(packing(target).conv.channel_align), packing(target).conv
     return f"{need} bytes" if need > (c.slab_depthwise if w.depthwise else c.slab) else None
 
 
-def conv_slab_inner(node: ir.Node, target: Target) -> object:
+def conv_line_buffer_inner(node: ir.Node, target: Target) -> object:
     """the input rows under a kernel, with channels rounded up to 8, fit {own.packing.conv.inner_slab} bytes | use
     fewer channels or a narrower map.
     """
@@ -176,9 +176,9 @@ def conv_slab_inner(node: ir.Node, target: Target) -> object:
     if w is None:
         return None
     c = packing(target).conv
-    first = w.slab(c.channel_align)
+    first = w.line_buffer(c.channel_align)
     swapped = first > (c.slab_depthwise if w.depthwise else c.slab)
-    need = w.slab(8, c.inner_width, swapped)
+    need = w.line_buffer(8, c.inner_width, swapped)
     return f"{need} bytes" if need > c.inner_slab else None
 
 

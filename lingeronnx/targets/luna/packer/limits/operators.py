@@ -24,13 +24,15 @@ _WEIGHTS = (conv.kernel_side, conv.kernel_dilated, conv.stride_values, conv.stri
 REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
         CONV2D.name: (
-            *_WEIGHTS, conv.dilation_values, conv.group_outputs, conv.conv_slab, conv.conv_slab_inner,
+            *_WEIGHTS, conv.dilation_values, conv.group_outputs, conv.conv_line_buffer, conv.conv_line_buffer_inner,
             conv.weight_share, conv.depthwise_weights, conv.input_below_kernel,
         ),
         CONV1D.name: (conv.kernel_line, conv.line_group, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
         CONV_TRANSPOSE2D.name: (*_WEIGHTS, conv.one_group),
-        AVG_POOL2D.name: (pool.pool_strides, pool.pool_pads, pool.pool_slab),
-        "MaxPool": (pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_slab, pool.pool_slab_max),
+        AVG_POOL2D.name: (pool.pool_strides, pool.pool_pads, pool.pool_line_buffer),
+        "MaxPool": (
+            pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_line_buffer, pool.pool_line_buffer_max,
+        ),
         BMM.name: (move.bmm_rank,),
         ADD.name: (move.broadcast_add,),
         CONCAT.name: (move.cat_inputs,),
@@ -41,12 +43,14 @@ REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 #: What packs, and is not computed or computed wrong, whatever the arguments.
 WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        CONV2D.name: (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map, conv.weight_shares),
+        CONV2D.name: (conv.depthwise_multiplier, conv.conv_line_buffer_swapped, conv.conv_map, conv.weight_shares),
         CONV1D.name: (conv.line_dilation, conv.depthwise_multiplier),
         CONV_TRANSPOSE2D.name: (conv.undilated,),
-        AVG_POOL2D.name: (pool.pool_slab_free, pool.pool_slab_average, pool.pool_map_average, pool.pool_map_odd,
-                         pool.pool_ceil, pool.whole_map_area),
-        "MaxPool": (pool.pool_slab_free, pool.pool_map_odd, pool.pool_ceil),
+        AVG_POOL2D.name: (
+            pool.pool_line_buffer_free, pool.pool_line_buffer_swapped, pool.pool_line_buffer_average,
+            pool.pool_map_average, pool.pool_map_odd, pool.pool_ceil, pool.whole_map_area,
+        ),
+        "MaxPool": (pool.pool_line_buffer_free, pool.pool_line_buffer_swapped, pool.pool_map_odd, pool.pool_ceil),
         LINEAR.name: (move.linear_rank,),
         MUL.name: (move.broadcast_mul,),
         SOFTMAX.name: (move.softmax_axis,),
@@ -102,10 +106,9 @@ MENDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 _FREE: Mapping[Limit, Callable[[Packing], bool]] = MappingProxyType(
     {
         conv.depthwise_multiplier: lambda kind: kind.conv.depthwise_multiplier,
-        conv.conv_slab_swapped: lambda kind: kind.conv.swapped_strides,
         conv.line_group: lambda kind: kind.conv.groups_1d,
         conv.groups_padded_ahead: lambda kind: not kind.conv.pre_pad,
-        pool.pool_slab_free: lambda kind: kind.pool.free_right,
+        pool.pool_line_buffer_free: lambda kind: kind.pool.free_right,
     }
 )
 

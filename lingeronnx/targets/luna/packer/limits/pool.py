@@ -7,12 +7,14 @@ import math
 from .....graph import ir
 from .... import Target
 from ...packing import packing
+from ..beliefs import unmeasured
 from ..window import Window, by
 from .conv import stride_within_kernel
 
 __all__ = [
-    "pool_strides", "pool_pads", "pool_sides", "pool_slab", "pool_slab_free", "pool_slab_max", "pool_slab_average",
-    "pool_map_average", "pool_map_odd", "pool_ceil", "average_area", "whole_map_area",
+    "pool_strides", "pool_pads", "pool_sides", "pool_line_buffer", "pool_line_buffer_free",
+    "pool_line_buffer_swapped", "pool_line_buffer_max", "pool_line_buffer_average", "pool_map_average",
+    "pool_map_odd", "pool_ceil", "average_area", "whole_map_area",
 ]  # fmt: skip
 
 
@@ -52,50 +54,63 @@ def _named(node: ir.Node) -> bool:
     return ir.attr(node, "platform") is not None
 
 
-def pool_slab(node: ir.Node, target: Target) -> object:
+def pool_line_buffer(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
     {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
     """
     w = Window.of(node)
     if w is None or max(w.kernel) > packing(target).pool.free_side:
         return None
-    return _pool_slab(w, target)
+    return _pool_line_buffer(w, target)
 
 
-def pool_slab_free(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_free(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
     narrower map or a smaller window.
     """
     w = Window.of(node)
     if w is None or packing(target).pool.free_right:
         return None
-    return _pool_slab(w, target)
+    return _pool_line_buffer(w, target)
 
 
-def _pool_slab(w: Window, target: Target) -> str | None:
+def _pool_line_buffer(w: Window, target: Target) -> str | None:
     align = packing(target).pool.channel_align
-    need = min(w.slab(align), w.slab(align, swapped=True))
+    need = min(w.line_buffer(align), w.line_buffer(align, swapped=True))
     return f"{need} bytes" if need > packing(target).pool.slab else None
 
 
-def pool_slab_max(node: ir.Node, target: Target) -> object:
+@unmeasured("a stride above 1 harms where a pool's axes are swapped, as it does under a convolution")
+def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
+    """where the stride is above 1, the input rows under a pool's window fit {own.packing.pool.slab} bytes without
+    swapping axes, unless a side is above {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller
+    window.
+    """
+    w, kind = Window.of(node), packing(target).pool
+    if w is None or max(w.strides) == 1 or max(w.kernel) > kind.free_side:
+        return None
+    need = w.line_buffer(kind.channel_align)
+    return f"{need} bytes" if need > kind.slab else None
+
+
+def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
     """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
     w, most = Window.of(node), packing(target).pool.inner_slab_max
     if w is None or most is None:
         return None
-    return f"{w.slab(8)} bytes" if w.slab(8) > most else None
+    return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
 
 
-def pool_slab_average(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
     """the input rows under an averaging window, with channels rounded up to 8, fit
     {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
     """
     w, most = Window.of(node), packing(target).pool.inner_slab_average
     if w is None or most is None:
         return None
-    return f"{w.slab(8)} bytes" if w.slab(8) > most else None
+    return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
 
 
 def pool_map_average(node: ir.Node, target: Target) -> object:
