@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
 from ..errors import InternalError, ModelError
+from ..files import scratch
 from . import onnxfile
 from ._later import later
 
@@ -255,8 +254,8 @@ def openable(proto: onnx.ModelProto) -> Iterator[bytes | str]:
     if not onnxfile.is_large(proto, SIZE_LIMIT):
         yield proto.SerializeToString()
         return
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
-        path = Path(folder) / "model.onnx"
+    with scratch() as folder:
+        path = folder / "model.onnx"
         onnxfile.write(proto, path, SIZE_LIMIT)
         yield str(path)
 
