@@ -39,8 +39,8 @@ def load(tensors: Iterable[TensorProto], model: Path) -> None:
             length = size - offset if length is None else length
             if length < 0 or offset + length > size:
                 raise ModelError(
-                    f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; the file is short: it has "
-                    f"{size}"
+                    f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; the file is short, "
+                    f"it has {size}"
                 )
             taken += length
             if taken > _TIMES * sum(sizes.values()) + _SMALL:
@@ -53,8 +53,8 @@ def load(tensors: Iterable[TensorProto], model: Path) -> None:
                 data = opened.read(length)
         except OSError as error:
             raise ModelError(
-                f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read ({error.strerror}); copy "
-                "that file beside the model"
+                f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read ({error.strerror}); "
+                "copy that file beside the model"
             ) from error
         del tensor.external_data[:]
         tensor.data_location = TensorProto.DEFAULT
