@@ -22,6 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from ..errors import ModelError, nearest
 from ..files import checked_target, no_regular_file, replacing
 from . import external
+from .extent import check_extent
 from .readback import read_back, with_inner
 
 __all__ = ["check", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
@@ -171,6 +172,7 @@ def check(proto: ModelProto) -> None:
     for tensor in tensors(proto):
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
+    check_extent(proto)
     names = [value.name for value in proto.graph.output]
     if double := _double(names):
         raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")
