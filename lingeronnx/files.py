@@ -1,48 +1,78 @@
-"""Writing files so that a killed run leaves the old file or the new one, never half of one; and their names.
+"""Writing files and folders so that a killed run leaves the old or the new one, never half of one; and their names.
 
-Knows nothing of models: every writer of the package goes through `replacing`.
+Knows nothing of models: every writer of the package goes through `replacing` or `replacing_folder`.
+
+Work is done under a temporary name beside the target, ``.NAME.lingeronnx-PID-RANDOM``, which its process holds a lock
+on. What a killed process left has none: the next run that writes into the folder removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
+import re
+import secrets
+import shutil
+import stat
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 from .errors import ConfigError
 
-__all__ = ["chip_file", "replacing", "write_text"]
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: no lock says whose a temporary is, so none is removed
+    fcntl = None
+
+__all__ = [
+    "checked_target", "chip_file", "making", "no_regular_file", "replacing", "replacing_folder", "scratch",
+    "write_text",
+]  # fmt: skip
+
+_TEMPORARY = re.compile(r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL)
+_NAME_BYTES = 200  # of a target's name in that of its temporary; a name may have 255
+_SUFFIX = re.compile(r"\.\w{1,8}", re.ASCII)
+_EXCHANGE, _AT_CWD = 2, -100  # of Linux' renameat2
+_swept: set[Path] = set()  # the folders this process has looked through
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary name beside `path`; on success it replaces `path`, on any error it is removed.
 
-    Raises ConfigError when the folder is missing or not writable.
+    Of a link, the file that it leads to is replaced. Raises ConfigError when the folder is missing or not writable, and
+    where `path` is there and no regular file.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise ConfigError(f"cannot write {target}: it is a folder; give a file name")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {target}: {error.strerror}; create the folder or choose another name"
-        ) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    except OSError as error:
-        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    target = checked_target(path)
+    with contextlib.ExitStack() as held:
+        try:
+            temporary = held.enter_context(_temporary(target, lambda name: os.close(os.open(name, _NEW, 0o666))))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {path}: {error.strerror}; create the folder or choose another name"
+            ) from error
+        try:
+            yield temporary
+            temporary.replace(target)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -51,6 +81,194 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def checked_target(path: str | os.PathLike[str]) -> Path:
+    """Return the file that is written where `path` is told: where a link leads to, else `path` itself.
+
+    Raises ConfigError where something is there that is no regular file: a folder, a device, a pipe.
+    """
+    what = no_regular_file(path)
+    if what == "a folder":
+        raise ConfigError(f"cannot write {path}: it is a folder; give a file name")
+    if what is not None:
+        raise ConfigError(f"cannot write {path}: it is {what}, no regular file; give the name of a file")
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
+def no_regular_file(path: str | os.PathLike[str]) -> str | None:
+    """Return what is at `path`, such as "a pipe", where it is no regular file; None for one, and where nothing is."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        return "a link to itself" if error.errno == errno.ELOOP else None
+    return next((what for test, what in _KINDS if test(mode)), None)
+
+
 def chip_file(path: Path) -> Path:
     """Return the name of the file with the part for the packer, beside the file `path` of the whole graph."""
     return path.with_name(f"{path.stem}_chip{path.suffix}")
+
+
+# ---- folders -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a new folder that takes the place of `path`, all at once, when the block ends well; else nothing changes.
+
+    What the old folder held is gone then. Of a link, the folder that it leads to is replaced. Raises ConfigError for
+    the folder that the process works in, or one that holds it; the block's OSErrors come through.
+    """
+    place = Path(path).resolve()
+    if Path.cwd().is_relative_to(place):
+        raise ConfigError(f"cannot replace {path}: it is the folder this command runs in; give a folder of its own")
+    with _temporary(place, os.mkdir) as made:
+        yield made
+        if place.exists():
+            _exchange(made, place)  # the old one goes where the block ends
+        else:
+            made.replace(place)
+
+
+@contextlib.contextmanager
+def making(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path]:
+    """Yield the folder `path`, made where it is not there, and then removed again on an error that leaves it empty.
+
+    parents : whether those above are made, too. Raises ConfigError where it cannot be made.
+    """
+    home = Path(path)
+    above = [home, *home.parents] if parents else [home]
+    try:
+        new = [folder for folder in above if not folder.exists()]
+        home.mkdir(parents=parents, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {home}: {error.strerror}") from error
+    try:
+        yield home
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty
+            for folder in new:
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a folder of this user alone in the system's place for temporary files; it goes with the block."""
+    with _temporary(Path(tempfile.gettempdir(), "scratch"), lambda name: os.mkdir(name, 0o700)) as made:
+        yield made
+
+
+def _exchange(made: Path, place: Path) -> None:
+    """Let two folders change their names."""
+    if _exchanged(made, place):
+        return
+    old = made.with_name(f"{made.name}-old")  # by this name `_sweep` puts it back
+    lock = _locked(place)
+    try:
+        place.replace(old)
+        try:
+            made.replace(place)
+        except OSError:
+            old.replace(place)
+            raise
+        old.replace(made)
+    finally:
+        _release(lock)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Change two names by a single call; False where this system or file system has none."""
+    if sys.platform != "linux":
+        return False
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # an older C library
+        return False
+    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own calls do
+    return not call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE)
+
+
+# ---- temporary names ---------------------------------------------------------------------------------------------
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+
+
+@contextlib.contextmanager
+def _temporary(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield a new name beside `target` that `make` made and this process holds a lock on; what has it then, goes."""
+    _sweep(target.parent)
+    suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
+    stem = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
+    while True:
+        name = target.with_name(f".{stem}.lingeronnx-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
+        make(name)
+        lock = _locked(name)
+        if lock is None or _is(lock, name):  # else another process took it for left behind, and removed it
+            break
+        _release(lock)
+    try:
+        yield name
+    finally:
+        _remove(name)
+        _release(lock)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed runs of this user left in `folder`; a folder whose new one never came gets its name back."""
+    if fcntl is None or folder in _swept:
+        return
+    _swept.add(folder)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            match = _TEMPORARY.fullmatch(name)
+            if match is None or (folder / name).lstat().st_uid != os.geteuid():
+                continue
+            lock = _locked(folder / name, wait=False)
+            if lock is None:
+                continue
+            if match["old"] and not (folder / match["target"]).exists():
+                (folder / name).replace(folder / match["target"])
+            else:
+                _remove(folder / name)
+            _release(lock)
+
+
+def _locked(path: Path, wait: bool = True) -> int | None:
+    """Return a descriptor that holds the lock on `path`; None where there is none to have, or another process has it.
+
+    The lock ends with the process, however it ends.
+    """
+    if fcntl is None:
+        return None
+    try:
+        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # held; or a file system without locks, where nothing is swept either
+        os.close(found)
+        return None
+    return found
+
+
+def _release(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    """Whether `path` is the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, where it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -207,8 +207,9 @@ def axes(texts: Sequence[str]) -> dict[str, int | None]:
 
 def check_target(path: Path, read: Sequence[str | Path | None]) -> None:
     """Raise ConfigError, before any work, where `path` cannot be written or is a file this command reads."""
-    if path.is_dir():
-        raise ConfigError(f"cannot write {path}: it is a folder; give a file name")
+    from ..files import checked_target
+
+    checked_target(path)
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; create it or choose another name")
     for given in read:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from ..errors import ConfigError
 from ..targets import DEFAULT
 from ._shared import DATA, PATH, examples, json_option, json_text, print_json
 
@@ -81,11 +80,8 @@ def check(
 
 def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
-    from ..files import write_text
+    from ..files import making, write_text
 
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
-    for name, text in files.items():
-        write_text(folder / name, text)
+    with making(folder):
+        for name, text in files.items():
+            write_text(folder / name, text)

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError
 from ._shared import (
     DATA,
     PATH,
@@ -107,11 +106,9 @@ def sensitivity(
     At the end stand the options of quantize that leave the worst ones out, and what they are predicted to give back.
     """
     source = folders_of_pictures(options)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
-    with progress_bar() as progress:
+    from ..files import making
+
+    with making(folder), progress_bar() as progress:
         from .. import api
         from ..plan.config import merge_overrides
 

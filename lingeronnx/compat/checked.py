@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from .. import api
 from ..analysis.check.structure import RESULT, Structure
 from ..analysis.profile.profile import folder
-from ..files import write_text
+from ..files import scratch, write_text
 from ..flow import QuantizedModel
 from ..graph import ir
 from ..ops import Violation
@@ -29,8 +27,8 @@ def check_qat_model(
     save_results : write `model_check_result.txt`, in five parts, into `out_dir`, default the current folder; a folder
     that is given says so too.
     """
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as temporary:
-        given = exported(model, example_inputs, Path(temporary) / "model.onnx")
+    with scratch() as temporary:
+        given = exported(model, example_inputs, temporary / "model.onnx")
         if isinstance(given, Session):
             given = given.model
     violations: Sequence[Violation] = ()

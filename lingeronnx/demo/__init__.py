@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import api
-from ..errors import ConfigError
+from ..files import making
 from ..graph import ir
 from ..targets import DEFAULT, GENERIC
 
@@ -51,12 +51,9 @@ def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> 
     session = result.session()
     evaluation = api.evaluate(session, str(test), metric="top1", baseline=model, progress=progress)
     shown = api.simulate(session, str(test), taps=["input"], limit=_SHOWN)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
     output = folder / f"{model.stem}_quant.onnx"
-    result.save(output)
+    with making(folder):
+        result.save(output)
     classes = shown.arrays["logits"].argmax(axis=1)
     seconds = time.perf_counter() - start
     return Demo(model, test, output, result, evaluation, shown.arrays["input"][:, 0], classes, seconds)

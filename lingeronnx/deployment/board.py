@@ -8,13 +8,11 @@ golden/                 vectors (`golden`)       README.md, manifest.json   the 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 import onnx
 
 from ..errors import ConfigError, ConstraintError, DataError
+from ..files import replacing_folder
 from ..flow import synthetic
 from ..flow.report import float_nodes
 from ..graph import ir, onnxfile
@@ -117,20 +116,24 @@ def deploy(
         notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
     command = graph.target.vendor.command(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
     computed = {str(v.name) for node in parts.chip.graph for v in node.outputs} - {p.tensor for p in ports.inputs}
-    with _replacing(target) as made:
-        _write_models(made, name, parts)
-        _write(made / "pack.sh", _script(name, graph.target.name, command)).chmod(0o755)
-        _write(made / f"{name}.h", header(name, graph.target.name, ports))
-        write_golden(made / "golden", found, ports, computed)
-        cost = parts.choice.verdict.cost
-        sizes = _sizes(made)
-        weights = sum(t.const_value.nbytes for t in parts.chip.graph.initializers.values() if t.const_value is not None)
-        _write(made / "README.md", readme(name, graph.target.name, command, ports, sizes, weights, cost, notes))
-        body = {"stem": name, "platform": graph.target.name, "packer": command, **ports_dict(ports),
-                "notes": notes, "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
-                "files": _hashes(made)}  # fmt: skip
-        _write(made / MANIFEST, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
-        files = _sizes(made)
+    try:
+        with replacing_folder(target) as made:
+            _write_models(made, name, parts)
+            _write(made / "pack.sh", _script(name, graph.target.name, command)).chmod(0o755)
+            _write(made / f"{name}.h", header(name, graph.target.name, ports))
+            write_golden(made / "golden", found, ports, computed)
+            cost = parts.choice.verdict.cost
+            sizes = _sizes(made)
+            constants = (value.const_value for value in parts.chip.graph.initializers.values())
+            weights = sum(constant.nbytes for constant in constants if constant is not None)
+            _write(made / "README.md", readme(name, graph.target.name, command, ports, sizes, weights, cost, notes))
+            body = {"stem": name, "platform": graph.target.name, "packer": command, **ports_dict(ports),
+                    "notes": notes, "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
+                    "files": _hashes(made)}  # fmt: skip
+            _write(made / MANIFEST, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+            files = _sizes(made)
+    except OSError as error:
+        raise ConfigError(f"cannot deploy to {target}: {error.strerror}") from error
     return Deployment(target, name, graph.target.name, files, command, ports, tuple(notes))
 
 
@@ -171,30 +174,6 @@ def check_folder(target: Path) -> None:
         raise ConfigError(f"cannot deploy to {target}: it holds files of something else; choose a new folder")
     if not target.resolve().parent.is_dir():
         raise ConfigError(f"cannot deploy to {target}: there is no folder {target.parent}; create it")
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """Yield a new folder that takes the place of `target` when the block ends well; else nothing is changed.
-
-    What the system refuses becomes a ConfigError.
-    """
-    place = target.resolve()
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as work:
-            made, old = Path(work) / "new", Path(work) / "old"
-            made.mkdir()
-            yield made
-            if place.exists():
-                place.replace(old)
-            try:
-                made.replace(place)
-            except OSError:
-                if old.exists():
-                    old.replace(place)
-                raise
-    except OSError as error:
-        raise ConfigError(f"cannot deploy to {target}: {error.strerror}") from error
 
 
 def _write(path: Path, text: str) -> Path:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from ..files import no_regular_file
 
 __all__ = ["Dumped", "dump_name", "dump_text", "raw", "read_folder", "read_log", "read_outputs", "short"]
 
@@ -28,9 +29,9 @@ SHOWN = 64
 
 _LINE = re.compile(
     r"crc32_calc\s*=\s*0x(?P<crc>[0-9a-fA-F]{1,8})\s*,\s*data\s*=\s*\[\s*0x(?P<first>[0-9a-fA-F]{1,8})\s*-"
-    r"\s*0x(?P<middle>[0-9a-fA-F]{1,8})\s*-\s*0x(?P<last>[0-9a-fA-F]{1,8})\s*\]\s*,\s*name\s*=\s*(?P<name>.*?)\s*$"
+    r"\s*0x(?P<middle>[0-9a-fA-F]{1,8})\s*-\s*0x(?P<last>[0-9a-fA-F]{1,8})\s*\]\s*,\s*name\s*=(?P<name>.*)"
 )
-_DIMS = re.compile(r"(?:_\d+)+")
+_DIMS = re.compile(r"(?:_[0-9]{1,12})+")
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ def _read(path: Path) -> Dumped:
 
 
 def _bytes(path: Path) -> bytes:
+    if (odd := no_regular_file(path)) is not None:
+        raise DataError(f"cannot read {path}: it is {odd}, no regular file; write what it gives to a file first")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -139,7 +142,7 @@ def read_log(path: Path) -> list[Dumped]:
         match = _LINE.search(line)
         if match is None:
             continue
-        title = match["name"]
+        title = match["name"].strip()
         name, dims = _split(title[:-4] if title.endswith((".bin", ".txt")) else title)
         words = (int(match["first"], 16), int(match["middle"], 16), int(match["last"], 16))
         found[name] = Dumped(name, f"{path.name}, line {number}", dims, crc=int(match["crc"], 16), words=words)

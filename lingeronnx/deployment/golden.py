@@ -10,12 +10,12 @@ A device shows fewer tensors, for it fuses nodes, and some that the packer put i
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from ..run.dump import write_npz
 from .dumps import dump_name, dump_text, raw
 from .ports import Port, Ports
 from .simulated import Run
@@ -34,7 +34,7 @@ def write_golden(folder: Path, found: Mapping[int, Run], ports: Ports, computed:
         for word, side in (("input", ports.inputs), ("output", ports.outputs)):
             for index, port in enumerate(side):
                 (place / f"{word}{index}.bin").write_bytes(raw(_array(run, port)))
-        _write_npz(place / "input.npz", {port.name: _array(run, port) for port in ports.inputs})
+        write_npz(place / "input.npz", {port.name: np.ascontiguousarray(_array(run, port)) for port in ports.inputs})
         for name, array in run.integers.items():
             if name in computed:
                 (place / "data" / dump_name(name, array.shape)).write_text(dump_text(array), encoding="ascii")
@@ -42,11 +42,3 @@ def write_golden(folder: Path, found: Mapping[int, Run], ports: Ports, computed:
 
 def _array(run: Run, port: Port) -> np.ndarray:
     return run.integers[port.tensor] if port.tensor in run.integers else run.floats[port.tensor]
-
-
-def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` under any names; the bytes depend on them alone, not on the clock."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)

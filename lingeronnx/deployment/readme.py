@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..targets import Cost
@@ -9,6 +10,10 @@ from .header import identifier
 from .ports import Port, Ports
 
 __all__ = ["readme"]
+
+# What Markdown, or HTML in it, would not show as it is. Underscores, dots and slashes within names mean nothing to it.
+_ENTITIES = {char: f"&#{ord(char)};" for char in "\\`*[]<>&|"}
+_MARKS = re.compile("[" + re.escape("".join(_ENTITIES)) + "]")
 
 
 def readme(
@@ -23,7 +28,7 @@ def readme(
 ) -> str:
     """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
-    lines += [f"Note: {note}." for note in notes] + [""] * bool(notes)
+    lines += [f"Note: {_literal(note)}." for note in notes] + [""] * bool(notes)
     lines += ["## Steps", "", *_steps(name, command, ports, sizes)]
     lines += ["", "## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
     lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_cost(cost), ""]
@@ -60,7 +65,14 @@ def _table(ports: Ports) -> Iterator[str]:
     yield "|---|---|---|---|---:|---|"
     for word, side in (("input", ports.inputs), ("output", ports.outputs)):
         for number, port in enumerate(side):
-            yield f"| {word} {number} | {port.name} | {_shape(port)} | {port.dtype} | {port.bytes} | {_scale(port)} |"
+            name = _literal(port.name)
+            yield f"| {word} {number} | {name} | {_shape(port)} | {port.dtype} | {port.bytes} | {_scale(port)} |"
+
+
+def _literal(text: str) -> str:
+    """Return `text` so that Markdown shows it as it is, on one line and in one cell of a table."""
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return _MARKS.sub(lambda mark: _ENTITIES[mark[0]], shown)
 
 
 def _shape(port: Port) -> str:
@@ -73,13 +85,13 @@ def _scale(port: Port) -> str:
 
 def _states(ports: Ports) -> Iterator[str]:
     for state in ports.states:
-        source, target = ports.outputs[state.output].name, ports.inputs[state.input].name
+        source, target = (_literal(p.name) for p in (ports.outputs[state.output], ports.inputs[state.input]))
         yield (
             f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
             f"2^{state.shift}; zeros at first."
         )
     for source, target in ports.on_host.items():
-        yield f"State: {source} -> {target}, through the host's part; zeros at first."
+        yield f"State: {_literal(source)} -> {_literal(target)}, through the host's part; zeros at first."
     if ports.states or ports.on_host:
         yield ""
 

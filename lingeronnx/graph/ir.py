@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ import onnx_ir as oir
 from onnx_ir.passes import common
 
 from ..errors import InternalError, ModelError
+from ..files import scratch
 from . import onnxfile
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
@@ -252,8 +251,8 @@ def openable(proto: onnx.ModelProto) -> Iterator[bytes | str]:
     if not onnxfile.is_large(proto, SIZE_LIMIT):
         yield proto.SerializeToString()
         return
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
-        path = Path(folder) / "model.onnx"
+    with scratch() as folder:
+        path = folder / "model.onnx"
         onnxfile.write(proto, path, SIZE_LIMIT)
         yield str(path)
 

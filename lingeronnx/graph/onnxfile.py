@@ -20,7 +20,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import ModelError, nearest
-from ..files import replacing
+from ..files import checked_target, no_regular_file, replacing
+from . import external
+from .extent import check_extent
 from .readback import read_back, with_inner
 
 __all__ = ["check", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
@@ -38,7 +40,8 @@ def read(path: str | os.PathLike[str]) -> ModelProto:
     """
     where = Path(path)
     if not where.is_file():
-        what = "is a folder" if where.is_dir() else "does not exist"
+        what = no_regular_file(where)
+        what = "does not exist" if what is None else f"is {what}"
         raise ModelError(f"cannot read the model {where}: it {what}; give the path of an .onnx file")
     try:
         proto = onnx.load(str(where), load_external_data=False, format="protobuf")
@@ -46,39 +49,8 @@ def read(path: str | os.PathLike[str]) -> ModelProto:
         raise ModelError(f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)})") from error
     if not proto.graph.node and not proto.graph.output:
         raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
-    for tensor in tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            _load(tensor, where.parent)
+    external.load(tensors(proto), where)
     return proto
-
-
-def _load(tensor: TensorProto, folder: Path) -> None:
-    """Read the external data of `tensor`, whose file must lie in `folder`."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    name = entries.get("location", "")
-    where = folder / name
-    if not name or not where.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(
-            f"initializer '{tensor.name}' keeps its data in '{name}', outside the folder of the model; "
-            "move the file beside the model"
-        )
-    try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
-        with where.open("rb") as file:
-            file.seek(offset)
-            data = file.read(length)
-    except OSError as error:
-        raise ModelError(
-            f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read ({error.strerror}); "
-            "copy that file beside the model"
-        ) from error
-    except ValueError as error:
-        raise ModelError(f"initializer '{tensor.name}' has damaged external data ({_first_line(error)})") from error
-    if len(data) < length:
-        raise ModelError(f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; the file is short")
-    del tensor.external_data[:]
-    tensor.data_location = TensorProto.DEFAULT
-    tensor.raw_data = data
 
 
 def tensors(proto: ModelProto) -> Iterator[TensorProto]:
@@ -123,7 +95,7 @@ def write(proto: ModelProto, path: str | os.PathLike[str], limit: int, operators
     operators must then be those of its opset, which those of a file from elsewhere may not be. `proto` is used up where
     it is large: its tensors move to the file.
     """
-    where = Path(path)
+    where = checked_target(path)
     if is_large(proto, limit):
         beside = where.with_name(f"{where.name}.{_digest(proto)}.data")
         _write_both(proto, where, beside, operators)
@@ -163,9 +135,9 @@ def _digest(proto: ModelProto) -> str:
 def _remove_stale(where: Path, kept: Path) -> None:
     """Remove what earlier models of the name `where` kept their data in; what cannot be removed is only in the way."""
     name = re.compile(re.escape(where.name) + r"\.[0-9a-f]{16}\.data")
-    for other in where.parent.iterdir():
-        if name.fullmatch(other.name) and other.name != kept.name:
-            with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for other in where.parent.iterdir():
+            if name.fullmatch(other.name) and other.name != kept.name:
                 other.unlink()
 
 
@@ -200,6 +172,7 @@ def check(proto: ModelProto) -> None:
     for tensor in tensors(proto):
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
+    check_extent(proto)
     names = [value.name for value in proto.graph.output]
     if double := _double(names):
         raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")

@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..errors import ConfigError
-from ..files import write_text
+from ..files import making, write_text
 from ..graph import ir
 from ._pass import Reason, Step
 
@@ -21,26 +20,23 @@ __all__ = ["Record"]
 class Record:
     """A `Watch` that keeps every `Step`.
 
-    folder : where text and graphs go, made where it is missing; None writes nothing. ConfigError where it cannot be.
+    folder : where text and graphs go, made at the first step where it is missing; None writes nothing. ConfigError
+    where it cannot be.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.steps: list[Step] = []
         self._folder = None if folder is None else Path(folder)
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise ConfigError(f"cannot make the folder {self._folder}: {error.strerror}") from error
 
     def __call__(self, step: Step, graph: ir.Graph) -> None:
         """Note what a pass did to `graph`."""
         self.steps.append(step)
         if self._folder is None:
             return
-        if step.changes:
-            ir.save(graph, self._folder / f"{len(self.steps) - 1:02}_{step.name}.onnx")
-        write_text(self._folder / "passes.txt", "\n".join(self._text()) + "\n")
+        with making(self._folder):
+            if step.changes:
+                ir.save(graph, self._folder / f"{len(self.steps) - 1:02}_{step.name}.onnx")
+            write_text(self._folder / "passes.txt", "\n".join(self._text()) + "\n")
 
     def _text(self) -> Iterator[str]:
         for number, step in enumerate(self.steps):

@@ -6,20 +6,22 @@ long run needs no more memory than one batch. Knows streams, `(name, array, how 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
-import tempfile
+import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
 from ..errors import ConfigError
-from ..files import replacing
+from ..files import replacing, replacing_folder
 from ..plan import Affine
 
 __all__ = ["INDEX", "Folder", "Summary", "described", "held_of", "write_npz"]
@@ -46,42 +48,48 @@ def held_of(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` under their names, any name a tensor may have ('file' too, which `numpy.savez` cannot take)."""
+    """Write `arrays` under their names, any name a tensor may have ('file' too, which `numpy.savez` cannot take).
+
+    The bytes depend on them alone, not on the clock.
+    """
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
 
 
 class Folder:
     """A dump in the folder `path`: one .npy per tensor, batches appended along axis 0, and an index.
 
-    A context manager: the files appear in `path` (made if need be, its parent must exist) when the block ends well;
-    the index comes last. Raises ConfigError where the folder cannot be written.
+    A context manager: all files appear in `path` at once (its parent must exist) when the block ends well. Those of an
+    older dump go then; other files there stay. Raises ConfigError where the folder cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._entries: dict[str, dict[str, Any]] = {}
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Folder:
-        parent = self.path.parent
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"cannot dump into {self.path}: it is a file; give a folder")
         try:
-            self._made = tempfile.TemporaryDirectory(prefix=f".{self.path.name}.", dir=parent)
+            self._made = self._open.enter_context(replacing_folder(self.path))
         except OSError as error:
-            raise ConfigError(f"cannot dump into {self.path}: {error.strerror} ({parent})") from error
+            raise ConfigError(f"cannot dump into {self.path}: {error.strerror} ({self.path.parent})") from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._open.__exit__(kind, raised, trace)
+            return
         try:
-            if kind is None:
-                self._publish()
+            with self._open:
+                self._complete()
         except OSError as error:
-            raise ConfigError(f"cannot dump into {self.path}: {error.strerror}") from error
-        finally:
-            self._made.cleanup()
+            raise ConfigError(f"cannot dump into {self.path}: {error.strerror or error}") from error
 
     def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
         """Append a batch of tensor `name`; a tensor without axes counts as one row."""
@@ -101,20 +109,45 @@ class Folder:
         first = entry["shape"][0] == 0
         entry["shape"][0] += len(array)
         try:
-            with (Path(self._made.name) / entry["file"]).open("w+b" if first else "r+b") as file:
+            with (self._made / entry["file"]).open("w+b" if first else "r+b") as file:
                 _header(file, entry["shape"], array.dtype)
                 file.seek(0, os.SEEK_END)
                 file.write(array.tobytes())
         except OSError as error:
             raise ConfigError(f"cannot dump into {self.path}: {error.strerror}") from error
 
-    def _publish(self) -> None:
-        source = Path(self._made.name)
-        self.path.mkdir(exist_ok=True)
+    def _complete(self) -> None:
+        """Write the index, and take over what else than a dump the old folder holds."""
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
-        (source / INDEX).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        for name in [*(str(entry["file"]) for entry in self._entries.values()), INDEX]:
-            (source / name).replace(self.path / name)
+        (self._made / INDEX).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        if not self.path.exists():
+            return
+        old = _listed(self.path)
+        for other in sorted(self.path.iterdir()):
+            new = self._made / other.name
+            if other.name in old or new.exists():
+                continue
+            if other.is_dir() and not other.is_symlink():
+                shutil.copytree(other, new, symlinks=True, copy_function=_same)
+            else:
+                _same(other, new)
+
+
+def _listed(folder: Path) -> set[str]:
+    """Return the names of the files of the dump in `folder`, its index among them; of none where there is no dump."""
+    try:
+        entries = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return {INDEX, *(str(entry["file"]) for entry in entries)}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def _same(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Let `target` be the file `source`, too, or a copy where the file system has no second names."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
+from lingeronnx.graph.extent import UNROLLED
 from lingeronnx.passes.entry.float32 import float32
 from lingeronnx.passes.entry.prepare import prepare
 from lingeronnx.passes.entry.raise_opset import NEWEST, NEWEST_FORMAT, TARGET, raise_opset
 from lingeronnx.passes.entry.refuse import LARGEST, refuse
 from lingeronnx.passes.entry.sequences import sequences
 from lingeronnx.passes.entry.sound import sound
-from lingeronnx.passes.folding.control import LONGEST, check_control, inline_control
+from lingeronnx.passes.folding.control import check_control, inline_control
 from tests.passes.helpers import changes, feeds, fires, graph, ops, outputs, proto, rand, reasons, stays
 
 PLAIN = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
@@ -309,7 +310,7 @@ def test_a_counted_loop(start):
 
 
 EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Less(m, z)"
-TURNS = f"it is not a loop of at most {LONGEST} turns whose number is known before the run"
+TURNS = f"it is not a loop of at most {UNROLLED} turns whose number is known before the run"
 #: Control flow that stays -> (inputs, body, constants, reason).
 OPEN = {
     "a condition of the run": ("", f"m = ReduceMax<keepdims = 0>(x) c = Cast<to = 9>(m) {IF}", {},
@@ -317,7 +318,7 @@ OPEN = {
     "a setting": (", bool c", IF, {}, "If If_y: its condition depends on input 'c'"),
     "a number of the run": (", int64 turns", LOOP.format(start="", goes="o = Identity(c)"), {},
                             "Loop Loop_y: its number of turns depends on input 'turns'"),
-    "too many turns": ("", LOOP.format(start="", goes="o = Identity(c)"), {"turns": np.array(LONGEST + 1)},
+    "too many turns": ("", LOOP.format(start="", goes="o = Identity(c)"), {"turns": np.array(UNROLLED + 1)},
                        f"Loop Loop_y: {TURNS}"),
     "an early end": ("", LOOP.format(start="", goes=EARLY), {"turns": np.array(3)}, f"Loop Loop_y: {TURNS}"),
     "a start of the run": (", bool go", LOOP.format(start="go", goes="o = Identity(c)"), {"turns": np.array(3)},

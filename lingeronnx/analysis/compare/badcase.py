@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, DataError, nearest
-from ...files import replacing
 from ...graph.batch_axes import open_axis
 from ...run.data import Data, InputSpec, Progress, load_function
+from ...run.dump import write_npz
 from ...run.metrics import called
 from ..stats.output_measures import worse_first
 from ..stats.pair_measures import METRICS, PairMeasures
@@ -48,8 +48,7 @@ class BadCase:
         arrays: dict[str, Any] = {**self.feeds, **({} if self.label is None else {"labels": self.label})}
         if os.path.splitext(path)[1] != ".npz":
             raise ConfigError(f"cannot write {os.fspath(path)}: data are read from .npz files; give such a name")
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
+        write_npz(path, arrays)
 
 
 def find_bad_case(

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError
-from ...files import write_text
+from ...files import making, write_text
 from ...run.cluster import spread
 from ...run.data import Batch, Progress
 from .advice import advise
@@ -116,12 +116,9 @@ def write(found: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
         "abnormal_layer_advisor.txt": found.advice(),
         "profiler.html": page(found),
     }
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {target}: {error.strerror}; give a folder") from error
-    for name, text in texts.items():
-        write_text(target / name, text)
+    with making(target, parents=True):
+        for name, text in texts.items():
+            write_text(target / name, text)
     return [target / name for name in texts]
 
 

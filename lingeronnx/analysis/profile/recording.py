@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import ConfigError, DataError
+from ...files import making
 from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
@@ -32,7 +33,7 @@ from ...run.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
 from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource
-from .profile import Profile, Recorder, folder
+from .profile import Profile, Recorder
 from .profile_file import FILE, load_profile, save_profile
 
 __all__ = ["TENSORS", "RecordedSession", "compare_kept", "kept", "profile"]
@@ -66,23 +67,23 @@ def profile(
     if keep and out_dir is None:
         raise ConfigError("tensors can be kept in a folder only: give out_dir")
     source = Data(data, session.inputs, limit=limit, what="data")
-    home = None if out_dir is None else folder(out_dir)
     done = 0
-    with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
-        recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
-        for feeds, _ in source.batches(batch):
-            for name, array, held in session.tensors(feeds):
-                recorder.add(name, array, held)
-            done += min((len(array) for array in feeds.values()), default=1)
-            if progress is not None:
-                progress("profiling", done, None)
-        found = recorder.profile()
-        found.chosen(prefixes, types)
-    if home is not None:
-        found.table(home, prefixes, types, with_stack)
-        save_profile(found, home / FILE)
-        if tensorboard:
-            found.tensorboard(home, prefixes, types, per_channel)
+    with contextlib.nullcontext() if out_dir is None else making(out_dir) as home:
+        with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
+            recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
+            for feeds, _ in source.batches(batch):
+                for name, array, held in session.tensors(feeds):
+                    recorder.add(name, array, held)
+                done += min((len(array) for array in feeds.values()), default=1)
+                if progress is not None:
+                    progress("profiling", done, None)
+            found = recorder.profile()
+            found.chosen(prefixes, types)
+        if home is not None:
+            found.table(home, prefixes, types, with_stack)
+            save_profile(found, home / FILE)
+            if tensorboard:
+                found.tensorboard(home, prefixes, types, per_channel)
     return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import ConfigError
+from ...files import write_text
 
 __all__ = ["Journal", "hashed"]
 
@@ -43,7 +44,7 @@ class Journal:
             return
         try:
             if not (resume and self._keep_whole_lines(path)):
-                path.write_text(json.dumps(self._header) + "\n", encoding="utf-8")
+                write_text(path, json.dumps(self._header) + "\n")
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error

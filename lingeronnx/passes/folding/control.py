@@ -1,6 +1,6 @@
 """Control flow that is decided before the run: If on a constant inlined, Loop with a constant count unrolled.
 
-A Loop is unrolled where it runs at most `LONGEST` times, its condition never changes and starts true. Everything else
+A Loop is unrolled where it runs at most `UNROLLED` times, its condition never changes and starts true. Everything else
 is refused by `check_control`, with the node's name: the chips run straight lines.
 """
 
@@ -10,9 +10,8 @@ import numpy as np
 
 from ...errors import ModelError
 from ...graph import ir
+from ...graph.extent import UNROLLED
 from .._pass import Answer, refused
-
-LONGEST = 64
 
 
 def inline_control(model: ir.Graph) -> Answer:
@@ -71,7 +70,7 @@ def _setting(value: ir.Value | None) -> str | None:
 
 _REASONS = {
     "If": "its condition is computed at run time",
-    "Loop": f"it is not a loop of at most {LONGEST} turns whose number is known before the run",
+    "Loop": f"it is not a loop of at most {UNROLLED} turns whose number is known before the run",
     "Scan": "it loops over a sequence",
 }
 
@@ -90,7 +89,7 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     turns, start = (ir.const(node.inputs[i]) if len(node.inputs) > i else None for i in (0, 1))
     body = node.attributes["body"].as_graph()
     given = len(node.inputs) > 1 and node.inputs[1] is not None
-    if turns is None or turns.size != 1 or not 0 < int(turns.reshape(())) <= LONGEST or not _goes_on(body):
+    if turns is None or turns.size != 1 or not 0 < int(turns.reshape(())) <= UNROLLED or not _goes_on(body):
         return 0
     if given and (start is None or not start.all()):
         return 0

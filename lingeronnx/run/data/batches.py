@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import DataError, nearest
 from .inputs import Batch, InputSpec
-from .sources import opener
+from .sources import Given, opener
 
 __all__ = ["Data"]
 
@@ -21,6 +21,7 @@ __all__ = ["Data"]
 _PERIOD, _HELD_OF_PERIOD, _FIRST = 32, 4, 512
 _MOST_HELD, _HELD_BYTES = 64, 32 << 20
 _KEPT_BYTES = 1 << 20  # of first samples
+_EMPTY = 1000  # items without a sample, one after another: a source that yields nothing else has no end
 
 
 class Data:
@@ -60,7 +61,9 @@ class Data:
         self.limit = limit
         self.what = what
         self.notes: list[str] = []
-        self._open = opener(source, what)
+        by_row = [spec.name for spec in inputs if spec.batched and spec.axis == 0]
+        counted = sum(spec.axis is not None for spec in inputs)
+        self._open = opener(source, what, list(self.inputs), by_row if len(by_row) == counted else ())
         self._used = False
 
     @property
@@ -75,8 +78,7 @@ class Data:
         self._used = True
         self._held = []
         count = 0
-        for index, (feeds, labels) in enumerate(self._open.read()):
-            feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
+        for feeds, labels, total in self._checked(self._open.read()):
             for start in range(0, total, size):
                 stop = min(start + size, total)
                 if self.limit is not None:
@@ -123,8 +125,7 @@ class Data:
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
         found = number = 0
-        for index, (feeds, labels) in enumerate(self._open.peek()):
-            feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
+        for feeds, _, total in self._checked(self._open.peek()):
             if parts and any(self.inputs[n].kind(a) != self.inputs[n].kind(parts[0][n]) for n, a in feeds.items()):
                 break
             for first, last, held in self._runs(feeds, number, 0, total):
@@ -159,6 +160,18 @@ class Data:
                 return found
             self._head = size, found
         return {name: self._part(name, array, 0, size) for name, array in self._head[1].items()}
+
+    def _checked(self, items: Iterator[Given]) -> Iterator[tuple[dict[str, np.ndarray], object, int]]:
+        """Yield (feeds, labels, samples) of `items`; DataError where one does not fit, or all are empty."""
+        empty = 0
+        for index, (given, labels) in enumerate(items):
+            feeds, total = self._check(given, labels, f"{self.what}, item {index}")
+            empty = 0 if total else empty + 1
+            if empty > _EMPTY:
+                raise DataError(
+                    f"{self.what}: {empty} items in a row hold no sample; give some with samples, or an end"
+                )
+            yield feeds, labels, total
 
     def _check(self, feeds: object, labels: object, where: str) -> tuple[dict[str, np.ndarray], int]:
         feeds = self._without_fixed(self._named(feeds, where), where)

@@ -8,6 +8,7 @@ Needs Pillow, which the core does not install. Knows nothing of models.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...errors import ConfigError, DataError
+from ...files import no_regular_file
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,6 +27,9 @@ __all__ = ["Pictures", "is_picture"]
 
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _CHUNK = 1 << 22  # elements of one item
+_SIDE = 1 << 14  # of a picture for a model
+_PIXELS = 1 << 24  # of one for a model
+_FILE_PIXELS = 1 << 26  # of one in a file: a few hundred MB
 
 Color = Literal["rgb", "bgr", "gray"]
 Layout = Literal["nchw", "nhwc"]
@@ -81,8 +86,10 @@ class Pictures:
         ):
             if value not in known:
                 raise ConfigError(f"pictures: {what} '{value}'; it is one of {', '.join(known)}")
-        if not all(0 < side <= 1 << 14 for side in size):
-            raise ConfigError(f"pictures: size {size}; it is width and height, 1 to {1 << 14} each")
+        if not all(0 < side <= _SIDE for side in size) or size[0] * size[1] > _PIXELS:
+            raise ConfigError(
+                f"pictures: size {size}; it is width and height, 1 to {_SIDE} each, {_PIXELS} pixels together at most"
+            )
         self.size, self.layout, self.color, self.resize = (int(size[0]), int(size[1])), layout, color, resize
         channels = 1 if color == "gray" else 3
         self._mean, self._std = (_per_channel(v, channels, n) for v, n in ((mean, "mean"), (std, "std")))
@@ -129,10 +136,24 @@ class Pictures:
     def _read(self, path: Path) -> np.ndarray:
         """Return uint8 pixels [H, W, C]."""
         image = _pillow()
+        if (odd := no_regular_file(path)) is not None:
+            raise DataError(f"pictures: {path} is {odd}, no regular file; remove it from the folder")
         try:
-            with image.open(path) as opened:
+            with warnings.catch_warnings(), image.open(path) as opened:
+                warnings.simplefilter("ignore")  # of large ones, which have a limit here
+                if opened.width * opened.height > _FILE_PIXELS:
+                    raise DataError(
+                        f"pictures: {path} has {opened.width} x {opened.height} pixels; {_FILE_PIXELS} are the limit, "
+                        "make it smaller first"
+                    )
                 picture = opened.convert("L" if self.color == "gray" else "RGB")
-        except Exception as error:  # Pillow raises OSError, SyntaxError, DecompressionBombError ... for damaged files
+        except DataError:
+            raise
+        except image.DecompressionBombError as error:
+            raise DataError(
+                f"pictures: {path} has far more than {_FILE_PIXELS} pixels, which are the limit; make it smaller first"
+            ) from error
+        except Exception as error:  # Pillow raises OSError, SyntaxError, ... for damaged files
             raise DataError(f"pictures: {path} is not a readable picture") from error
         pixels = np.asarray(self._resized(picture)).reshape(self.size[1], self.size[0], -1)
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels

@@ -6,18 +6,20 @@ An item is (feeds, labels) as they were given; whether they fit a model is not k
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from ...errors import DataError, LingerOnnxError
+from .archives import labels_of, read_file
 from .functions import user_function
 from .pictures import is_picture
 
-__all__ = ["Opener", "opener"]
+__all__ = ["Given", "Opener", "opener"]
 
 #: What is given for one batch, before it is looked at, and its labels.
 Given = tuple[object, object]
@@ -66,27 +68,31 @@ class Opener:
             raise DataError(f"{self.what}: reading it failed ({type(error).__name__}: {error})") from error
 
 
-def opener(source: object, what: str) -> Opener:
-    """Return how to read `source`, whatever form it has; DataError where it has none that is known."""
+def opener(source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()) -> Opener:
+    """Return how to read `source`, whatever form it has; DataError where it has none that is known.
+
+    names, by_row : the model's inputs, as `read_file` takes them.
+    """
+    pair = partial(_pair, names=names)
     if isinstance(source, str | os.PathLike):
-        return _from_text(os.fspath(source), what)
+        return _from_text(os.fspath(source), what, names, by_row)
     if isinstance(source, np.ndarray):
         return Opener(lambda: iter([(source, None)]), True, what)
     if isinstance(source, Mapping):
-        return Opener(lambda: iter([_split(source)]), True, what)
+        return Opener(lambda: iter([_split(source, names)]), True, what)
     if hasattr(source, "get_next"):
-        return Opener(lambda: _read_out(source), hasattr(source, "rewind"), what)
+        return Opener(lambda: map(pair, _read_out(source)), hasattr(source, "rewind"), what)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
-        return Opener(lambda: (_one_sample(source[index]) for index in range(len(source))), True, what)
+        return Opener(lambda: (_one_sample(source[index], names) for index in range(len(source))), True, what)
     if callable(source) and not isinstance(source, Iterable):
-        return Opener(lambda: map(_pair, _iterate(source(), what)), True, what)
+        return Opener(lambda: map(pair, _iterate(source(), what)), True, what)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
-        return Opener(lambda: map(_pair, source), again, what)
+        return Opener(lambda: map(pair, source), again, what)
     raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
 
 
-def _from_text(text: str, what: str) -> Opener:
+def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[str]) -> Opener:
     path = Path(text)
     if path.is_dir():
         files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
@@ -97,35 +103,19 @@ def _from_text(text: str, what: str) -> Opener:
             )
         if not files:
             raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
-        return Opener(lambda: (_load(file, what) for file in files), True, what)
+        return Opener(lambda: (item for file in files for item in read_file(file, what, names, by_row)), True, what)
     if path.suffix in (".npz", ".npy"):
-        return Opener(lambda: iter([_load(path, what)]), True, what)
+        return Opener(lambda: read_file(path, what, names, by_row), True, what)
     module, colon, name = text.rpartition(":")
     if colon and module and name.isidentifier():
         function = user_function(module, name, what)
-        return Opener(lambda: map(_pair, _iterate(function(), what)), True, what)
+        return Opener(lambda: map(partial(_pair, names=names), _iterate(function(), what)), True, what)
     raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
 
 
-def _load(path: Path, what: str) -> Given:
-    try:
-        with path.open("rb") as file:  # opened here: numpy leaves the files of damaged archives open
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded, None
-            with loaded:
-                return _split({key: loaded[key] for key in loaded.files})
-    except OSError as error:
-        raise DataError(f"{what}: cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
-        raise DataError(
-            f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})"
-        ) from error
-
-
-def _split(arrays: Mapping[str, object]) -> tuple[dict[str, np.ndarray], object]:
-    """Take the labels out; drop arrays that are not numbers (class names and the like)."""
-    key = next((key for key in ("labels", "label") if key in arrays), None)
+def _split(arrays: Mapping[str, object], names: Collection[str]) -> tuple[dict[str, np.ndarray], object]:
+    """Take out the labels, no input in `names`; drop arrays that are not numbers (class names and the like)."""
+    key = labels_of(arrays, names)
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
     numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
     return numeric, None if key is None else arrays[key]
@@ -139,18 +129,18 @@ def _iterate(items: object, what: str) -> Iterable[object]:
     return items
 
 
-def _pair(item: object) -> Given:
+def _pair(item: object, names: Collection[str]) -> Given:
     """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
     if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
-        return _split(item[0])[0] if isinstance(item[0], Mapping) else item[0], item[1]
+        return _split(item[0], names)[0] if isinstance(item[0], Mapping) else item[0], item[1]
     if isinstance(item, tuple | list) and len(item) == 1:
         return item[0], None
-    return _split(item) if isinstance(item, Mapping) else (item, None)
+    return _split(item, names) if isinstance(item, Mapping) else (item, None)
 
 
-def _one_sample(item: object) -> Given:
+def _one_sample(item: object, names: Collection[str]) -> Given:
     """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
-    feeds, label = _pair(item)
+    feeds, label = _pair(item, names)
     if isinstance(feeds, Mapping):
         feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
     else:
@@ -158,9 +148,9 @@ def _one_sample(item: object) -> Given:
     return feeds, None if label is None else np.asarray(label)[None]
 
 
-def _read_out(reader: _Reader) -> Iterator[Given]:
+def _read_out(reader: _Reader) -> Iterator[object]:
     """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
     if hasattr(reader, "rewind"):
         reader.rewind()
     while (feeds := reader.get_next()) is not None:
-        yield _pair(feeds)
+        yield feeds

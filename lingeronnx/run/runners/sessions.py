@@ -15,6 +15,7 @@ import onnx
 
 from ...errors import ModelError
 from ...graph import ir
+from .patience import bounded, has_loops
 from .refusal import reason
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def ort_session(
     """
     import onnxruntime as ort
 
+    turning = has_loops(proto)
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
     options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
@@ -62,11 +64,15 @@ def ort_session(
         options.add_external_initializers(stored, values)
     try:
         with ir.openable(proto) as content:
-            return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         if stored:  # onnxruntime takes no constant that it has dropped: then they are the model's
             return ort_session(ir.whole(proto, apart), label, threads, plain=plain)
         raise ModelError(f"onnxruntime cannot run {label}: {reason(error)}") from error
+    if turning:
+        session.run = bounded(session.run, ort.RunOptions)
+        session.run_with_ort_values = bounded(session.run_with_ort_values, ort.RunOptions)
+    return session
 
 
 def fetched(session: OrtSession, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 
 from ...errors import ConfigError, nearest
-from ...files import write_text
+from ...files import making, scratch, write_text
 from ...flow import QuantizedModel
 from ...formats import DEQUANT
 from ...graph import ir
@@ -168,16 +167,16 @@ def _write(model: QuantizedModel, path: Target) -> None:
     if isinstance(path, str | os.PathLike):
         model.write(path)
         return
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
-        model.save(Path(folder) / "net.onnx")
-        path.write((Path(folder) / "net.onnx").read_bytes())
+    with scratch() as folder:
+        model.save(folder / "net.onnx")
+        path.write((folder / "net.onnx").read_bytes())
 
 
 def _write_float(net: nn.Module, args: Any, path: Target, settings: Mapping[str, Any], folder: Path | None) -> Exported:
     if isinstance(path, str | os.PathLike):
         return export_float(net, args, path, debug_dump=folder, **settings)
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as place:
-        done = export_float(net, args, Path(place) / "net.onnx", debug_dump=folder, **settings)
+    with scratch() as place:
+        done = export_float(net, args, place / "net.onnx", debug_dump=folder, **settings)
         path.write(done.path.read_bytes())
     return done
 
@@ -185,11 +184,11 @@ def _write_float(net: nn.Module, args: Any, path: Target, settings: Mapping[str,
 def _dump(folder: Path, state: State, model: QuantizedModel) -> None:
     """Write the float graph, the normalised one with its weights, the plan and the integer graph."""
     assert state.traced is not None
-    folder.mkdir(parents=True, exist_ok=True)
-    ir.save(state.traced.planned.prepared.original, folder / "1_float.onnx")
-    ir.save(state.traced.bridge.current(), folder / "2_normalised.onnx")
-    write_text(folder / "3_plan.json", model.plan.to_json())
-    ir.save(model.graph, folder / "4_integer.onnx")
+    with making(folder, parents=True):
+        ir.save(state.traced.planned.prepared.original, folder / "1_float.onnx")
+        ir.save(state.traced.bridge.current(), folder / "2_normalised.onnx")
+        write_text(folder / "3_plan.json", model.plan.to_json())
+        ir.save(model.graph, folder / "4_integer.onnx")
 
 
 # ---- names -------------------------------------------------------------------------------------------------------

@@ -10,12 +10,10 @@ training.
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from ...errors import DataError
+from ...files import scratch
 from ...flow import Planned, Prepared, plan_for, prepare
 from ...graph import ir
 from ...ops import float_op
@@ -139,8 +138,8 @@ class Traced:
 def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tuple[Exported, Parameters]:
     """Export `net` as it is without its marks, and fold its batch norms."""
     parameters = Parameters(net)
-    with bare(net), tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
-        done = export(net, args, Path(folder) / "net.onnx", kwargs=kwargs or None, exporter=exporter)
+    with bare(net), scratch() as folder:
+        done = export(net, args, folder / "net.onnx", kwargs=kwargs or None, exporter=exporter)
         graph = ir.load(done.path)
         names = Call(net, args, kwargs, None).names
     held = state_dict(graph)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError
+from ...files import scratch
 from ...graph import ir
 from .cleanup import SCOPE
 from .signature import Axes
@@ -211,8 +212,8 @@ def _torchscript(
     dump_text: Callable[[str], None],
 ) -> ir.Graph:
     said: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
-        path = Path(folder) / "model.onnx"
+    with scratch() as folder:
+        path = folder / "model.onnx"
         try:
             with _descriptors(said):
                 torch.onnx.export(

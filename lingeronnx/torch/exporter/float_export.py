@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, LingerOnnxError, ModelError
-from ...files import write_text
+from ...files import making, write_text
 from ...graph import ir, onnxfile
 from ...run.runners import FloatRunner
 from ..checkpoint.parameters import is_parameter, load_into
@@ -386,21 +386,18 @@ class _Dump:
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._folder = None if folder is None else Path(folder)
         self._count = 0
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise ConfigError(f"cannot make the folder {self._folder}: {error.strerror}") from error
 
     def text(self, program: str) -> None:
         """Write the traced program."""
         if self._folder is not None:
-            write_text(self._next("traced", "txt"), program)
+            with making(self._folder):
+                write_text(self._next("traced", "txt"), program)
 
     def graph(self, name: str, graph: ir.Graph) -> None:
         """Write `graph` as it is now."""
         if self._folder is not None:
-            ir.save(graph, self._next(name, "onnx"))
+            with making(self._folder):
+                ir.save(graph, self._next(name, "onnx"))
 
     def _next(self, name: str, suffix: str) -> Path:
         assert self._folder is not None

@@ -1,0 +1,171 @@
+"""How much a small file may ask for: nodes once its functions stand where they are called, turns of its loops.
+
+Both are counted before anything is inlined or run. Functions that call the next one twice double at each level; the
+turns of a loop may be a single number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from ..errors import ModelError
+from .readback import with_inner
+
+__all__ = ["UNROLLED", "check_extent"]
+
+#: The turns up to which a loop may be written out.
+UNROLLED = 64
+
+# Nodes that functions and short loops may make: so many, and these times those that stand in the file.
+_MOST_NODES, _TIMES = 1_000, 20
+
+# Nodes that loops may run whose turns are known: a few seconds.
+_MOST_STEPS = 2_000_000
+
+_UNTOLD = 1 << 62  # enough; numbers of any length would only cost
+_INTEGERS = (TensorProto.INT64, TensorProto.BOOL)
+
+#: A function: domain, name, overload. Constants of one number, by name.
+_Key = tuple[str, str, str]
+_Scope = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """nodes : once all is inlined and written out. steps : nodes that are run, those of a loop in each turn."""
+
+    nodes: int = 0
+    steps: int = 0
+
+    def __add__(self, other: _Extent) -> _Extent:
+        return _Extent(min(self.nodes + other.nodes, _UNTOLD), min(self.steps + other.steps, _UNTOLD))
+
+    def times(self, turns: int) -> _Extent:
+        """Return the extent in a loop of so many turns."""
+        nodes = self.nodes * turns if turns <= UNROLLED else self.nodes
+        return _Extent(min(nodes, _UNTOLD), min(self.steps * turns, _UNTOLD))
+
+
+def check_extent(model: ModelProto) -> None:
+    """Raise ModelError for functions that call themselves or make too many nodes, and for loops that run too many."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    known: dict[_Key, _Extent] = {}
+    for key in _callees_first(functions):
+        known[key] = _of_nodes(functions[key].node, {}, known)
+    scope = _constants(model.graph, {})
+    whole, largest = _Extent(), [(_Extent(), NodeProto())] * 2
+    for node in model.graph.node:
+        found = _of_node(node, scope, known)
+        whole += found
+        largest = [max(largest[0], (found, node), key=lambda of: of[0].nodes),
+                   max(largest[1], (found, node), key=lambda of: of[0].steps)]  # fmt: skip
+    written = sum(1 for _ in with_inner([*model.graph.node, *(n for f in model.functions for n in f.node)]))
+    most = _MOST_NODES + _TIMES * written
+    if whole.nodes > most:
+        found, node = largest[0]
+        raise ModelError(
+            f"{_place(node)}: functions in functions, or loops in loops, make {_number(found.nodes)} nodes of it; of "
+            f"the {written} in this file {most} may come; export the model without functions and with fewer turns"
+        )
+    if whole.steps > _MOST_STEPS + whole.nodes:
+        found, node = largest[1]
+        raise ModelError(
+            f"{_place(node)}: its loops run {_number(found.steps)} nodes; {_MOST_STEPS} are the limit; export the "
+            "model with fewer turns"
+        )
+
+
+def _number(count: int) -> str:
+    return f"more than {count - 1}" if count == _UNTOLD else str(count)
+
+
+def _place(node: NodeProto) -> str:
+    return f"{node.op_type} {node.name or next(iter(node.output), 'without a name')}"
+
+
+def _of_nodes(nodes: Iterable[NodeProto], scope: _Scope, known: Mapping[_Key, _Extent]) -> _Extent:
+    return sum((_of_node(node, scope, known) for node in nodes), _Extent())
+
+
+def _of_node(node: NodeProto, scope: _Scope, known: Mapping[_Key, _Extent]) -> _Extent:
+    """Return what `node` makes; scope : the constants it may read. known : the functions that may be called."""
+    called = known.get((node.domain, node.op_type, node.overload))
+    if called is not None:
+        return called
+    inner = sum((_of_nodes(body.node, _constants(body, scope), known) for body in _bodies(node)), _Extent())
+    return _Extent(1, 1) + inner.times(_turns(node, scope))
+
+
+def _turns(node: NodeProto, scope: _Scope) -> int:
+    """Return how often the loop `node` turns, 1 where that is not known."""
+    if node.op_type != "Loop" or node.domain not in ("", "ai.onnx") or not node.input or not node.input[0]:
+        return 1
+    bodies = _bodies(node)
+    return max(scope.get(node.input[0], 1), 1) if bodies and _goes_on(bodies[0], scope) else 1
+
+
+def _goes_on(body: GraphProto, scope: _Scope) -> bool:
+    """Whether no turn of a loop ends it: its condition is the one it was given, or a constant."""
+    if not body.output or len(body.input) < 2:
+        return True
+    held, makers = _constants(body, scope), {name: node for node in body.node for name in node.output}
+    name = body.output[0].name
+    for _ in body.node:  # no more links than nodes
+        maker = makers.get(name)
+        if maker is None or maker.op_type not in ("Identity", "Cast") or not maker.input:
+            break
+        name = maker.input[0]
+    return name == body.input[1].name or bool(held.get(name, 0))
+
+
+def _constants(graph: GraphProto, outer: _Scope) -> dict[str, int]:
+    """Return the constants of one number that nodes of `graph` may read; `outer` : those around it."""
+    held = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            for attribute in node.attribute:
+                if attribute.name == "value" and attribute.HasField("t"):
+                    held[node.output[0]] = attribute.t
+                elif attribute.name == "value_int":
+                    held[node.output[0]] = onnx.helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
+    return {**outer, **{name: value for name, tensor in held.items() if (value := _one(tensor)) is not None}}
+
+
+def _one(tensor: TensorProto) -> int | None:
+    """Return the only integer of `tensor`; None for any other."""
+    if tensor.data_type not in _INTEGERS or any(size != 1 for size in tensor.dims):
+        return None
+    if tensor.raw_data:
+        return int.from_bytes(tensor.raw_data, "little", signed=tensor.data_type == TensorProto.INT64)
+    return next(iter([*tensor.int64_data, *tensor.int32_data]), None)
+
+
+def _bodies(node: NodeProto) -> list[GraphProto]:
+    graphs = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
+    return [graph for found in graphs for graph in found]
+
+
+def _callees_first(functions: Mapping[_Key, FunctionProto]) -> Iterator[_Key]:
+    """Yield every function behind those that it calls; ModelError where one calls itself."""
+    calls = {
+        key: {k for n in with_inner(f.node) if (k := (n.domain, n.op_type, n.overload)) in functions}
+        for key, f in functions.items()
+    }
+    callers: dict[_Key, list[_Key]] = {key: [] for key in functions}
+    for key, called in calls.items():
+        for other in called:
+            callers[other].append(key)
+    ready = [key for key, called in calls.items() if not called]
+    while ready:
+        key = ready.pop()
+        yield key
+        for caller in callers[key]:
+            calls[caller].discard(key)
+            if not calls[caller]:
+                ready.append(caller)
+    if left := [key for key, called in calls.items() if called]:
+        raise ModelError(f"function {left[0][1]} calls itself, or one that does; a graph has no cycle")

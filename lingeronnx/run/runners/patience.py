@@ -1,0 +1,60 @@
+"""A run of a model with loops ends after a while: how often they turn may be computed, and have no end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+
+from ...errors import ConfigError, ModelError
+from ...graph.readback import with_inner
+
+__all__ = ["bounded", "has_loops"]
+
+_SETTING, _SECONDS = "LINGERONNX_LOOP_SECONDS", 15.0
+
+
+def has_loops(proto: onnx.ModelProto) -> bool:
+    """Whether a node of `proto`, of its subgraphs or functions turns."""
+    nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    return any(node.op_type == "Loop" for node in with_inner(nodes))
+
+
+def bounded(run: Callable[..., Any], options: Callable[[], Any]) -> Callable[..., Any]:
+    """Return onnxruntime's `run` with an end: ModelError after the seconds that LINGERONNX_LOOP_SECONDS says.
+
+    options : makes onnxruntime's options of one run.
+    """
+
+    def until(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - as onnxruntime takes and gives them
+        limit, own = _limit(), options()
+        timer = threading.Timer(limit, setattr, (own, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return run(names, feeds, own)
+        except Exception as error:
+            if own.terminate:
+                raise ModelError(
+                    f"its loops turned for {limit:g} seconds, which is the limit ({_SETTING}); give fewer samples at "
+                    "once, or export the model with fewer turns"
+                ) from error
+            raise
+        finally:
+            timer.cancel()
+
+    return until
+
+
+def _limit() -> float:
+    text = os.environ.get(_SETTING) or str(_SECONDS)
+    try:
+        limit = float(text)
+        if not 0 < limit < threading.TIMEOUT_MAX:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(f"{_SETTING}={text}: write a number of seconds") from None
+    return limit
