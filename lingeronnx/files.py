@@ -141,7 +141,8 @@ def making(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path
         new = [folder for folder in above if not folder.exists()]
         home.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder {home}: {error.strerror}") from error
+        remedy = "; it is a file, give a folder" if home.exists() else ""
+        raise ConfigError(f"cannot make the folder {home}: {error.strerror}{remedy}") from error
     try:
         yield home
     except BaseException:
