@@ -17,6 +17,7 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.analysis.profile.profile import COLUMNS, entries, origin
 from lingeronnx.graph import ir
+from tests.analysis.profile.test_events import read_events
 
 ROOT = Path(__file__).parents[3]
 HEAD = "Index | Op Name | Mod Name | Attr | Dtype | Scale | Min | Max | Mean | Var | Shape"
