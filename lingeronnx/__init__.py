@@ -6,7 +6,7 @@
     logits = lo.Session("model_quant.onnx").run(None, {"input": x})
 
 Importing the package loads none of the heavy dependencies; names are loaded when they are first used. Type checkers
-read the imports under TYPE_CHECKING instead, which say the same as `_HOME`.
+read the imports under TYPE_CHECKING instead, which say the same as `_HOME` and `_OLD_SPELLINGS`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import compat as compat
     from . import torch as torch
     from .analysis.check.report import Check as Check
     from .analysis.compare.badcase import BadCase as BadCase
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from .api import quantize as quantize
     from .api import sensitivity as sensitivity
     from .api import verify as verify
-    from .api import wb_analyse as wb_analyse
     from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
     from .compat import QuantAnalysis as QuantAnalysis
     from .compat import check_qat_model as check_qat_model
+    from .compat import quantize_static as quantize_static
+    from .compat import wb_analyse as wb_analyse
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
@@ -59,15 +61,16 @@ if TYPE_CHECKING:
     from .run.evaluation import Evaluation as Evaluation
     from .run.evaluation import evaluate as evaluate
     from .run.session import Session as Session
+    from .run.simulation import Simulation as Simulation
+    from .run.simulation import simulate as simulate
     from .schemas import check_model as check_model
     from .schemas import register_schemas as register_schemas
-    from .static import quantize_static as quantize_static
+    from .targets import Target as Target
     from .tuning import finetune as finetune
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "AnalysisQuant": "compat",
     "BadCase": "analysis.compare.badcase",
     "Check": "analysis.check.report",
     "Comparison": "analysis.compare.comparison",
@@ -75,28 +78,26 @@ _HOME = {
     "ConstraintError": "errors",
     "DataError": "errors",
     "Deployment": "deployment",
-    "Dumper": "compat",
     "Encodings": "qdq.encodings",
     "Evaluation": "run.evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
     "ModelError": "errors",
-    "ModelProfiler": "compat",
     "Pictures": "run.data.pictures",
     "Plan": "plan",
     "Affine": "plan",
-    "QuantAnalysis": "compat",
     "QuantConfig": "plan.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",
     "Sensitivity": "analysis.sensitivity.ranking",
     "Session": "run.session",
+    "Simulation": "run.simulation",
+    "Target": "targets",
     "Verification": "deployment",
     "Violation": "ops",
     "check": "api",
     "compare": "api",
     "check_model": "schemas",
-    "check_qat_model": "compat",
     "convert": "api",
     "deploy": "api",
     "evaluate": "run.evaluation",
@@ -107,17 +108,27 @@ _HOME = {
     "fix_dequant": "api",
     "profile": "api",
     "quantize": "api",
-    "quantize_static": "static",
     "read_plan": "qdq.encodings",
     "sensitivity": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
+    "simulate": "run.simulation",
     "verify": "api",
-    "wb_analyse": "api",
 }
 
 #: Parts that have calls of their own.
-_PARTS = ("torch",)
+_PARTS = ("compat", "torch")
+
+#: Other tools' calls, which live in `compat`: these spellings go on working, and are shown nowhere.
+_OLD_SPELLINGS = (
+    "AnalysisQuant",
+    "Dumper",
+    "ModelProfiler",
+    "QuantAnalysis",
+    "check_qat_model",
+    "quantize_static",
+    "wb_analyse",
+)
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
@@ -127,6 +138,8 @@ if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, n
     def __getattr__(name: str) -> object:
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
+        if name in _OLD_SPELLINGS:
+            return getattr(importlib.import_module(".compat", __name__), name)
         if name not in _HOME:
             raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

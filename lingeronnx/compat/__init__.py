@@ -3,18 +3,28 @@
 Models are paths, `Session`s or what `quantize` returns where the originals take torch modules; a torch module does as
 well where PyTorch is installed: it is exported first. `docs/coming-from.md` says for each tool what is called what.
 
-    tables        Dumper, ModelProfiler    (wb_analyse is `api`'s own)
-    one_layer     AnalysisQuant
-    checked       check_qat_model
-    two_models    QuantAnalysis
+    tables                 Dumper, ModelProfiler    (wb_analyse is `api`'s own)
+    one_layer              AnalysisQuant
+    model_check            check_qat_model
+    two_models             QuantAnalysis
+    static_quantization    quantize_static, with onnxruntime's arguments
 
 Must not know: how anything is computed.
 """
 
 from ..api import wb_analyse
-from .checked import check_qat_model
+from .model_check import check_qat_model
 from .one_layer import AnalysisQuant
+from .static_quantization import quantize_static
 from .tables import Dumper, ModelProfiler
 from .two_models import QuantAnalysis
 
-__all__ = ["AnalysisQuant", "Dumper", "ModelProfiler", "QuantAnalysis", "check_qat_model", "wb_analyse"]
+__all__ = [
+    "AnalysisQuant",
+    "Dumper",
+    "ModelProfiler",
+    "QuantAnalysis",
+    "check_qat_model",
+    "quantize_static",
+    "wb_analyse",
+]

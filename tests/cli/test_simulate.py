@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lingeronnx as lo
 from lingeronnx.run import dump
 from lingeronnx.run.session import Session
 from tests.cli.helpers import CALIB, DIGITS, TEST, Here, samples
@@ -40,6 +41,17 @@ def test_simulate_integers_are_the_real_values_times_the_scale(quant: Here) -> N
         for name, key in (("p", "p"), ("y", "y_q")):
             assert integers[key].dtype == np.int8
             assert np.array_equal(real[name] * scales[key], integers[key])
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_simulate_in_python_is_the_command(quant: Here, integers: bool) -> None:
+    options = ["--integers"] if integers else []
+    quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "all", *options, "-o", "out.npz")
+    result = lo.simulate("tiny_quant.onnx", "test.npz", taps=["all"], integers=integers)
+    with np.load("out.npz") as written:
+        assert set(written.files) == set(result.arrays)
+        assert all(np.array_equal(written[name], array) for name, array in result.arrays.items())
+    assert result.samples == len(samples())
 
 
 def test_simulate_gives_the_same_for_every_batch_size(quant: Here) -> None:

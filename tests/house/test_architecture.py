@@ -51,7 +51,6 @@ ALLOWED = {
     "tuning": FLOW | {"torch"},
     "api": None,
     "compat": None,
-    "static": None,
     "demo": None,  # below the command line, anything
     "cli": None,
     "__main__": {"cli"},
@@ -80,7 +79,7 @@ LAYERS = (
     ("search", "torch"),
     ("tuning",),
     ("api",),
-    ("compat", "static"),
+    ("compat",),
     ("__init__", "demo"),  # the public names, loaded when they are first used
     ("cli",),
     ("__main__",),

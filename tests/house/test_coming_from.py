@@ -16,8 +16,13 @@ ROWS = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| ")
 
 def test_names_of_the_package_exist() -> None:
     names = set(re.findall(r"\blo\.([A-Za-z_]+)", TEXT)) - {"X"}
-    assert {"wb_analyse", "Dumper", "AnalysisQuant", "QuantAnalysis", "check_qat_model", "ModelProfiler"} <= names
-    assert [name for name in sorted(names) if name not in (*lo.__all__, "torch")] == []
+    assert {"Session", "quantize"} <= names
+    assert [name for name in sorted(names) if name not in (*lo.__all__, "compat", "torch")] == []
+
+
+def test_names_of_other_tools_are_all_told() -> None:
+    names = set(re.findall(r"\blo\.compat\.([A-Za-z_]+)", TEXT)) - {"X"}
+    assert sorted(names) == lo.compat.__all__
 
 
 def test_names_of_the_torch_part_exist() -> None:

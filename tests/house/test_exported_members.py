@@ -25,12 +25,30 @@ def test_all_is_what_dir_shows():
     assert set(dir(lingeronnx)) == {*lingeronnx.__all__, *lingeronnx._PARTS, "__version__"}
 
 
+def test_other_tools_calls_live_in_compat():
+    """The old spellings are the same objects, and neither ``dir`` nor ``__all__`` shows them."""
+    assert sorted(lingeronnx._OLD_SPELLINGS) == lingeronnx.compat.__all__
+    for name in lingeronnx._OLD_SPELLINGS:
+        assert getattr(lingeronnx, name) is getattr(lingeronnx.compat, name)
+        assert name not in dir(lingeronnx)
+
+
+def test_the_calls_of_our_own():
+    """What the documentation promises under ``lo.``; a name that goes would break programs of others."""
+    ours = (
+        "Affine ConfigError Plan QuantConfig QuantizedModel Session Simulation Target check compare convert deploy "
+        "evaluate export find_bad_case finetune fix_dequant profile quantize read_plan sensitivity simulate verify"
+    )
+    assert {*ours.split()} <= {*lingeronnx.__all__}
+
+
 def test_type_checkers_see_the_same():
-    """The imports under TYPE_CHECKING and the table that loads names lazily agree."""
+    """The imports under TYPE_CHECKING and the tables that load names lazily agree."""
     tree = ast.parse(Path(lingeronnx.__file__).read_text())
     (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
     seen = {alias.asname: node.module for node in block.body for alias in node.names if alias.name == alias.asname}
-    assert seen == {**lingeronnx._HOME, **dict.fromkeys(lingeronnx._PARTS)}
+    old = dict.fromkeys(lingeronnx._OLD_SPELLINGS, "compat")
+    assert seen == {**lingeronnx._HOME, **old, **dict.fromkeys(lingeronnx._PARTS)}
 
 
 def test_unknown_name():

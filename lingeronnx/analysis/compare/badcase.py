@@ -14,7 +14,7 @@ from ...graph.batch_axes import open_axis
 from ...run.data import Data, InputSpec, Progress, load_function
 from ...run.dump import write_npz
 from ...run.metrics import called
-from ..stats.output_measures import worse_first
+from ..stats.output_measures import chosen_output, worse_first
 from ..stats.pair_measures import METRICS, PairMeasures
 from .sources import TensorSource, source
 
@@ -118,11 +118,7 @@ def _output(base: TensorSource, wanted: str | None) -> tuple[str, int]:
     if base.graph is None:
         raise ConfigError("the baseline is a dump, which runs nothing: give a model")
     outputs = {str(v.name): v for v in base.graph.graph.outputs}
-    if wanted is not None and wanted not in outputs:
-        raise ConfigError(
-            f"the model has no output '{wanted}'{nearest(wanted, outputs)}; outputs are {', '.join(outputs)}"
-        )
-    name = next(iter(outputs)) if wanted is None else wanted
+    name = chosen_output(wanted, outputs)
     return name, open_axis(outputs[name])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from ...flow.lower import plan_of
 from ...plan import Affine
 from ...run.session import Session
-from ..stats.stored_form import StoredForm
+from ..stats.stored_form import StoredForm, fitting_factor
 
 __all__ = ["RealValues"]
 
@@ -26,6 +26,4 @@ class RealValues:
         """Return the real values of a batch of tensor `name`, of the same shape."""
         if held is None:
             return array
-        factor = self._factors.get(name, (1.0,))
-        fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
-        return StoredForm(held, tuple(factor) if fits else (1.0,)).real(array)
+        return StoredForm(held, fitting_factor(self._factors.get(name, (1.0,)), array)).real(array)

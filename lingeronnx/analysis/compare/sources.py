@@ -25,7 +25,7 @@ from ...run.data import InputSpec
 from ...run.dump import INDEX, held_of
 from ...run.runners import FloatRunner
 from ...run.session import Session
-from ..stats.stored_form import StoredForm
+from ..stats.stored_form import StoredForm, fitting_factor
 
 __all__ = ["DumpSource", "FloatSource", "IntegerSource", "Item", "PlannedSource", "TensorSource", "source"]
 
@@ -168,12 +168,8 @@ class IntegerSource:
         if q is None:
             return None
         own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
-        factor = (1.0,) if moved is None or not _fits(moved.factor, array) else tuple(moved.factor)
+        factor = (1.0,) if moved is None else fitting_factor(moved.factor, array)
         return StoredForm(q if own is None else q.changed(bits=own.bits), factor)
-
-
-def _fits(factor: Sequence[float], array: np.ndarray) -> bool:
-    return len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
 
 
 class PlannedSource:
@@ -228,6 +224,18 @@ def _planned(content: bytes, plan: Plan) -> PlannedSource:
     return PlannedSource(ir.from_bytes(content), plan)
 
 
+def dumped_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
+    """Return {tensor: (all samples, mapped from disk; how it is held)} of a dump.
+
+    Raises OSError, ValueError, KeyError or TypeError where the folder holds none, or a damaged one.
+    """
+    tensors = {}
+    for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
+        array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
+        tensors[str(entry["name"])] = array, held_of(entry, array.dtype)
+    return tensors
+
+
 class DumpSource:
     """Tensors on disk, as `simulate --dump` writes them, or by name: the samples one after another on axis 0.
 
@@ -249,9 +257,7 @@ class DumpSource:
             return
         folder = Path(given)
         try:
-            for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
-                array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
-                self._arrays[str(entry["name"])] = array, held_of(entry, array.dtype)
+            self._arrays = dumped_tensors(folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder} is no dump with a readable {INDEX}: {error}") from error
 

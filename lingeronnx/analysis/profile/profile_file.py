@@ -13,6 +13,7 @@ A profile that was read goes on as the one that was written: the same tables, th
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -24,7 +25,7 @@ import numpy as np
 from ...errors import DataError
 from ...run.dump import write_npz
 from ..stats.distribution import Distribution
-from ..stats.histogram import Histogram
+from ..stats.histogram import Histogram, OccupiedBins
 from .profile import Profile, RecordedTensor, TensorUse
 
 __all__ = ["FILE", "load_profile", "save_profile"]
@@ -33,6 +34,7 @@ __all__ = ["FILE", "load_profile", "save_profile"]
 FILE = "profile.npz"
 
 _KEY, _VERSION = "lingeronnx_profile", 1
+_NOTHING = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and sums of no value
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -55,15 +57,14 @@ def _written(spread: Distribution, number: int, arrays: dict[str, np.ndarray]) -
     """Return the numbers of a spread, its arrays put into `arrays`."""
     if not spread.count:
         return {"count": 0, "skipped": spread.skipped}
-    held = spread.histogram
     numbers = {"count": spread.count, "skipped": spread.skipped, "low": spread.low, "high": spread.high,
                "mean": spread.mean, "mean_absolute": spread.mean_absolute, "variance": spread.variance}  # fmt: skip
-    if held._kept is not None:
-        arrays[f"{number}.values"] = np.concatenate(held._kept)
+    if (values := spread.histogram.kept) is not None:
+        arrays[f"{number}.values"] = values
         return {**numbers, "number": number}
-    index = np.flatnonzero(held._bins)
-    arrays[f"{number}.bins"], arrays[f"{number}.counts"] = index, held._bins[index]
-    return {**numbers, "number": number, "first": held._first, "exponent": held._exponent}
+    bins = spread.histogram.occupied
+    arrays[f"{number}.bins"], arrays[f"{number}.counts"] = bins.index, bins.counts
+    return {**numbers, "number": number, "first": bins.first, "exponent": bins.exponent}
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -91,18 +92,16 @@ def _seen(held: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Recorded
 
 
 def _read(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Distribution:
-    spread, held = Distribution(), Histogram()
-    spread.count, spread.skipped, spread.histogram = numbers["count"], numbers["skipped"], held
-    if not spread.count:
-        return spread
-    spread.low, spread.high, spread.mean = numbers["low"], numbers["high"], numbers["mean"]
-    spread.absolute = numbers["mean_absolute"] * spread.count
-    spread._squares = numbers["variance"] * spread.count
-    number = numbers["number"]
+    """Return a distribution from its numbers and the arrays that they name."""
+    count, skipped = numbers["count"], numbers["skipped"]
+    if not count:
+        return Distribution.of([0, skipped, *_NOTHING, None])
+    low, high, number = numbers["low"], numbers["high"], numbers["number"]
+    sums = numbers["mean_absolute"] * count, numbers["variance"] * count
+    values = Distribution.of([count, skipped, low, high, numbers["mean"], *sums, None])
     if "first" not in numbers:
-        held.add(arrays[f"{number}.values"])
-        return spread
-    held.low, held.high, held.count, held._kept = spread.low, spread.high, spread.count, None
-    held._first, held._exponent = numbers["first"], numbers["exponent"]
-    held._bins[arrays[f"{number}.bins"]] = arrays[f"{number}.counts"]
-    return spread
+        values.histogram.add(arrays[f"{number}.values"])
+        return values
+    bins = OccupiedBins(numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"])
+    values.histogram = Histogram.of_bins(low, high, count, bins)
+    return values

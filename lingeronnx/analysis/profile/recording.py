@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,12 +26,12 @@ from ...files import making
 from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
-from ...run.dump import INDEX, Folder, held_of
+from ...run.dump import Folder
 from ...run.runners import Stream
 from ...run.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
-from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource
+from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource, dumped_tensors
 from .profile import Profile, Recorder
 from .profile_file import FILE, load_profile, save_profile
 
@@ -189,13 +188,9 @@ def compare_kept(
 
 def _read(home: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     """Return {tensor: (all samples, mapped from disk; how it is held)} of a profile's folder."""
-    found = {}
     try:
-        for entry in json.loads((home / TENSORS / INDEX).read_text(encoding="utf-8")):
-            array = np.load(home / TENSORS / entry["file"], mmap_mode="r", allow_pickle=False)
-            found[str(entry["name"])] = array, held_of(entry, array.dtype)
+        return dumped_tensors(home / TENSORS)
     except FileNotFoundError as error:
         raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{home / TENSORS} is no dump that lingeronnx wrote ({type(error).__name__})") from error
-    return found

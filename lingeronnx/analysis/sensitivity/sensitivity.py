@@ -25,7 +25,7 @@ from ...graph import ir
 from ...plan import Plan
 from ...run.data import Data, Progress
 from ...run.streaming import unrolled
-from ..stats.output_measures import canonical, worse_first
+from ..stats.output_measures import canonical, chosen_output, worse_first
 from .journal import Journal, hashed
 from .layer_histograms import check_matplotlib
 from .layers import RoundedOperator, given_back, layers, option, rounding
@@ -87,7 +87,50 @@ def sensitivity(
     workers, cluster : as `cluster.spread`; each worker computes with one thread.
     Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
     """
-    names = _names(what, order, function, metric)
+    metrics = _metrics(what, order, function, metric)
+    _check_given(calib, eval_data, function, plots, folder)
+    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    planned = _planned(loaded, calib, plan, settings, progress)
+    question = Question(metrics, what, all_but_one, order, function, _outputs(planned, output, function))
+    operators = layers(planned)
+    trials = _trials(operators, what)
+    data = evaluation_data(planned, calib, eval_data)
+    runs = TrialRuns(
+        planned, rounding(planned, operators, question.outputs), data, metrics, function, (workers, cluster), progress
+    )
+    with Journal(None if folder is None else Path(folder) / journal, _header(runs, question), resume) as results:
+        ranked = _ranked(runs, results, operators, trials, question)
+    if plots and folder is not None:
+        runs.draw(Path(folder), operators, ranked.ranking, plots)
+    ranked = replace(ranked, ranking=ranked.ranking[::-1]) if reserve else ranked
+    if folder is not None:
+        ranked.write(folder)
+    return ranked
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the operators: `sensitivity`'s arguments, checked.
+
+    metrics : by their proper names. outputs : the graph outputs that are looked at.
+    """
+
+    metrics: Sequence[str]
+    what: str
+    all_but_one: bool
+    order: str | None
+    function: Function | None
+    outputs: Sequence[str]
+
+
+def _check_given(
+    calib: object,
+    eval_data: object,
+    function: Function | None,
+    plots: int,
+    folder: str | os.PathLike[str] | None,
+) -> None:
+    """Raise ConfigError or DataError for what cannot be worked with, before any work."""
     if plots:
         check_matplotlib()
         if folder is None:
@@ -96,38 +139,22 @@ def sensitivity(
         raise DataError("the data are read more than once: pass a list or a function instead of a generator")
     if calib is None and eval_data is None and function is None:
         raise ConfigError(f"{_NEED}; with a plan, --eval DATA will do")
-    planned = _planned(
-        ir.load(model) if isinstance(model, str | os.PathLike) else model, calib, plan, settings, progress
-    )
-    prepared = planned.prepared
-    every = layers(planned)
-    outputs = [str(v.name) for v in prepared.original.graph.outputs]
-    looked_at = outputs if function is not None else [_output(output, outputs)]
-    trials = [OperatorTrial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
-    if not trials:
-        raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
-    run = TrialRuns(
-        planned,
-        rounding(planned, every, looked_at),
-        evaluation_data(planned, calib, eval_data),
-        names,
-        function,
-        (workers, cluster),
-        progress,
-    )
-    header = {"model": hashed(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
-              "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
-              "samples of a block": run.block, "limit": prepared.conf.limit,
-              "function": None if function is None else f"{function.__module__}.{function.__qualname__}"}  # fmt: skip
-    with Journal(None if folder is None else Path(folder) / journal, header, resume) as results:
-        found = _found(run, results, every, trials, all_but_one, order)
-    if plots and folder is not None:
-        run.draw(Path(folder), every, found.ranking, plots)
-    if reserve:
-        found = replace(found, ranking=found.ranking[::-1])
-    if folder is not None:
-        found.write(folder)
-    return found
+
+
+def _header(runs: TrialRuns, question: Question) -> dict[str, object]:
+    """Return what the results depend on; a journal of something else is refused by these words."""
+    prepared, function = runs.planned.prepared, question.function
+    return {
+        "model": hashed(ir.to_bytes(prepared.original)),
+        "plan (calibration data, settings)": runs.key,
+        "metric": list(question.metrics),
+        "what": question.what,
+        "all_but_one": question.all_but_one,
+        "output": list(question.outputs),
+        "samples of a block": runs.block,
+        "limit": prepared.conf.limit,
+        "function": None if function is None else f"{function.__module__}.{function.__qualname__}",
+    }
 
 
 _NEED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
@@ -147,54 +174,67 @@ def _planned(
 
 @dataclass(frozen=True)
 class OperatorTrial:
-    layer: RoundedOperator
+    """One operator, and what of it is rounded: `kind` in a word, `setting` by name."""
+
+    operator: RoundedOperator
     kind: str
     setting: RoundedSet
 
 
-def _found(
-    run: TrialRuns,
+def _trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTrial]:
+    """Return the trials of all operators; ConfigError where there are none."""
+    trials = [
+        OperatorTrial(operator, kind, setting)
+        for operator in operators
+        for kind, setting in operator.kinds(what).items()
+    ]
+    if not trials:
+        raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
+    return trials
+
+
+def _ranked(
+    runs: TrialRuns,
     journal: Journal,
-    every: Sequence[RoundedOperator],
+    operators: Sequence[RoundedOperator],
     trials: Sequence[OperatorTrial],
-    all_but_one: bool,
-    order: str | None,
+    question: Question,
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
-    names, target = run.names, run.planned.prepared.target
-    whole = reduce(or_, (layer.whole for layer in every))
-    given = [whole - trial.setting if all_but_one else trial.setting for trial in trials]
-    ranked = run.stage(journal, "ranking", whole if all_but_one else RoundedSet(), given, names)
-    keys = [worse_first(names[0], values[0], order) * (-1 if all_but_one else 1) for values in ranked.values]
-    places = sorted(range(len(trials)), key=keys.__getitem__)
+    target, but_one = runs.planned.prepared.target, question.all_but_one
+    whole = reduce(or_, (operator.whole for operator in operators))
+    settings = [whole - trial.setting if but_one else trial.setting for trial in trials]
+    ranked = runs.stage(journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics)
+    keys = [worse_first(question.metrics[0], row[0], question.order) * (-1 if but_one else 1) for row in ranked.values]
+    order = sorted(range(len(trials)), key=keys.__getitem__)
     ranking = [
-        Ranked(trials[i].layer.name, trials[i].kind, trials[i].layer.op_type, tuple(ranked.values[i])) for i in places
+        Ranked(trials[i].operator.name, trials[i].kind, trials[i].operator.op_type, tuple(ranked.values[i]))
+        for i in order
     ]
-    by, tried = run.accuracy(), _tried(run.planned, every, [trials[i].layer for i in places])
-    left = [whole - given_back(run.planned, taken, every) for taken in tried]
-    advised = run.stage(journal, "advice", whole, [RoundedSet(), whole, *left], [by])
-    exact, quantized, *others = (values[0] for values in advised.values)
+    advised_by, tried = runs.accuracy(), _tried(runs.planned, operators, [trials[i].operator for i in order])
+    left = [whole - given_back(runs.planned, taken, operators) for taken in tried]
+    advised = runs.stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
+    exact, quantized, *others = (row[0] for row in advised.values)
     advice = [
-        Advice(tuple(layer.name for layer in taken), tuple(option(layer, target) for layer in taken), value)
+        Advice(tuple(operator.name for operator in taken), tuple(option(o, target) for o in taken), value)
         for taken, value in zip(tried, others, strict=True)
     ]
-    every_run = ranked.samples * run.macs * (len(trials) + 1 + len(tried))
     return Sensitivity(
-        ranking,
-        names,
-        by,
-        exact,
-        quantized,
-        advice,
-        ranked.samples,
-        ranked.macs + advised.macs,
-        every_run,
-        target.packs,
-        tuple(run.notes),
+        ranking=ranking,
+        metrics=question.metrics,
+        advised_by=advised_by,
+        exact=exact,
+        quantized=quantized,
+        advice=advice,
+        samples=ranked.samples,
+        macs=ranked.macs + advised.macs,
+        whole=ranked.samples * runs.macs * (len(trials) + 1 + len(tried)),
+        for_chip=target.packs,
+        notes=tuple(runs.notes),
     )
 
 
-def _names(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
+def _metrics(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
     """Return the metrics by their proper names, after checking the words a caller chooses."""
     for name, value, known in (("what", what, KINDS), ("order", order, ("ascending", "descending", None))):
         if value not in known:
@@ -207,10 +247,10 @@ def _names(what: str, order: str | None, function: Function | None, metric: str 
     return [canonical(name) for name in ([metric] if isinstance(metric, str) else metric)]
 
 
-def _output(name: str | None, outputs: Sequence[str]) -> str:
-    if name is not None and name not in outputs:
-        raise ConfigError(f"the model has no output '{name}'{nearest(name, outputs)}; outputs are {', '.join(outputs)}")
-    return outputs[0] if name is None else name
+def _outputs(planned: Planned, name: str | None, function: Function | None) -> list[str]:
+    """Return the graph outputs that are looked at: `name`, default the first; all for a function of the user's."""
+    outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
+    return outputs if function is not None else [chosen_output(name, outputs)]
 
 
 def _tried(

@@ -49,16 +49,16 @@ class Distribution:
 
     def state(self, histogram: bool) -> list[object]:
         """Return all it holds, in types that JSON has, with the histogram or without; `of` makes an equal one of it."""
-        held = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
-        return [*held, self.histogram.state if histogram else None]
+        numbers = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
+        return [*numbers, self.histogram.state if histogram else None]
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> Distribution:
         """Return what had the `state`."""
-        found = cls()
-        found.count, found.skipped, found.low, found.high, found.mean, found.absolute, found._squares = state[:7]
-        found.histogram = Histogram() if state[7] is None else Histogram.of(state[7])
-        return found
+        values = cls()
+        values.count, values.skipped, values.low, values.high, values.mean, values.absolute, values._squares = state[:7]
+        values.histogram = Histogram() if state[7] is None else Histogram.of(state[7])
+        return values
 
     @property
     def variance(self) -> float:

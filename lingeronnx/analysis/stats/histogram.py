@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["BINS", "Histogram"]
+__all__ = ["BINS", "Histogram", "OccupiedBins"]
 
 #: Bins of the histograms that KL compares.
 BINS = 2048
@@ -21,6 +22,19 @@ BINS = 2048
 _KEPT = 4096  # values up to which it is exact
 _FINE = 8192  # bins that are counted in beyond that
 _FINEST = -1040  # the exponent of their width for values that are all 0
+
+
+@dataclass(frozen=True)
+class OccupiedBins:
+    """Bins that hold values: bin k counts those in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent).
+
+    index : the bins k, int64 [n]. counts : of values in each, int64 [n].
+    """
+
+    exponent: int
+    first: int
+    index: np.ndarray
+    counts: np.ndarray
 
 
 class Histogram:
@@ -68,21 +82,40 @@ class Histogram:
         """All it holds, in types that JSON has; `of` makes an equal one of it."""
         if self._kept is not None:
             return [value for values in self._kept for value in values.tolist()]
-        index = np.flatnonzero(self._bins)
-        counts = self._bins[index].tolist()
-        return [self.low, self.high, self.count, self._exponent, self._first, index.tolist(), counts]
+        bins = self.occupied
+        return [self.low, self.high, self.count, bins.exponent, bins.first, bins.index.tolist(), bins.counts.tolist()]
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> Histogram:
         """Return what had the `state`."""
-        found = cls()
         if len(state) != 7 or not isinstance(state[-1], list):
-            found.add(np.array(state, np.float64))
-            return found
-        found._kept = None
-        found.low, found.high, found.count, found._exponent, found._first, index, counts = state
-        found._bins[index] = counts
-        return found
+            histogram = cls()
+            histogram.add(np.array(state, np.float64))
+            return histogram
+        low, high, count, exponent, first, index, counts = state
+        return cls.of_bins(low, high, count, OccupiedBins(exponent, first, *np.array([index, counts], np.int64)))
+
+    @classmethod
+    def of_bins(cls, low: float, high: float, count: int, bins: OccupiedBins) -> Histogram:
+        """Return a histogram of `count` values from `low` to `high` that were counted in `bins`."""
+        histogram = cls()
+        histogram.low, histogram.high, histogram.count, histogram._kept = low, high, count, None
+        histogram._exponent, histogram._first = bins.exponent, bins.first
+        histogram._bins[bins.index] = bins.counts
+        return histogram
+
+    @property
+    def kept(self) -> np.ndarray | None:
+        """All values, float64 [n], where there are no more than are kept; else None: see `occupied`."""
+        if self._kept is None:
+            return None
+        return np.concatenate(self._kept) if self._kept else np.zeros(0)
+
+    @property
+    def occupied(self) -> OccupiedBins:
+        """The bins that hold any value; none as long as all values are kept."""
+        index = np.flatnonzero(self._bins)
+        return OccupiedBins(self._exponent, self._first, index, self._bins[index])
 
     def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
         """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
@@ -90,8 +123,7 @@ class Histogram:
         As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side, and what
         has fewer floats than bins to that number. [low, high] must hold all values.
         """
-        if self._kept is not None:
-            values = np.concatenate(self._kept) if self._kept else np.zeros(0)
+        if (values := self.kept) is not None:
             return np.histogram(values, number, _widened(low, high, number))[0].astype(np.int64)
         index = np.flatnonzero(self._bins)
         middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)

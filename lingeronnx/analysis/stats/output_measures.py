@@ -7,7 +7,7 @@ Names are those of the tables, in any case: L1, MSE, KL, Cosine, SQNR, Atol, Rto
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ...errors import ConfigError, DataError, nearest
 from ...run.metrics import metric
 from .pair_measures import FALLING, METRICS, PairMeasures
 
-__all__ = ["Makers", "Measures", "canonical", "falls", "unit", "worse_first"]
+__all__ = ["Makers", "Measures", "canonical", "chosen_output", "falls", "unit", "worse_first"]
 
 _ACCURACY = ("top1", "top5")
 
@@ -41,6 +41,14 @@ def falls(name: str) -> bool:
 def unit(name: str) -> str:
     """Return what the values are in: "%", "dB" or nothing."""
     return "%" if name in _ACCURACY else "dB" if name == "SQNR" else ""
+
+
+def chosen_output(name: str | None, outputs: Iterable[str]) -> str:
+    """Return `name`, default the first of a model's `outputs`; ConfigError where they have no such."""
+    known = list(outputs)
+    if name is not None and name not in known:
+        raise ConfigError(f"the model has no output '{name}'{nearest(name, known)}; outputs are {', '.join(known)}")
+    return known[0] if name is None else name
 
 
 class Makers:

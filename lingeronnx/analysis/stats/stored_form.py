@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...plan import Affine
 
-__all__ = ["StoredForm"]
+__all__ = ["StoredForm", "fitting_factor"]
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -43,6 +44,12 @@ class StoredForm:
     def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
         return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
+
+
+def fitting_factor(factor: Sequence[float], array: np.ndarray) -> tuple[float, ...]:
+    """Return the factors of channels where `array` has as many on axis 1, else (1.0,): it was not multiplied."""
+    fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
+    return tuple(factor) if fits else (1.0,)
 
 
 def _float32(array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from tests.analysis.test_compat import net
+from tests.compat.test_two_models import net
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 
-from .errors import ConfigError, nearest
-from .graph import ir
+from ..errors import ConfigError, nearest
+from ..graph import ir
 
 if TYPE_CHECKING:
-    from .flow import QuantizedModel
+    from ..flow import QuantizedModel
 
 __all__ = ["quantize_static"]
 
@@ -64,8 +64,8 @@ def quantize_static(
     Raises ConfigError for an argument that has no counterpart and for a float model without data, and what `quantize`
     raises.
     """
-    from .api import quantize
-    from .flow import need_data, need_scales
+    from ..api import quantize
+    from ..flow import need_data, need_scales
 
     to = "thinker" if quant_format is None else _one("quant_format", quant_format, _FORMATS)
     _refuse(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")

@@ -15,156 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lingeronnx import api, cli
-from lingeronnx.analysis.sensitivity.layers import given_back, layers, rounding
+from lingeronnx.analysis.sensitivity.layers import given_back, layers
 from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL, sensitivity
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
-from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.flow import plan_for, prepare
-from lingeronnx.graph import ir
 from lingeronnx.plan.config import merge_overrides
-from lingeronnx.plan.fake import fake_quantized
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.runners.segments import Segments
 from tests import nets
-from tests.examples import examples
+from tests.analysis.sensitivity.helpers import data, engine_of, planned, union
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODELS = ROOT / "models"
 FILES = ("sensitive_ops.txt", "sensitive_ops.json", JOURNAL)
-NETS = ("plain", "residual", "depthwise", "concat", "asymmetric", "branches")
-
-
-def data(net, count=24, seed=3):
-    """Return samples for the net's input x."""
-    shape = [1 if i == 0 else d for i, d in enumerate(ir.shape(net.graph.inputs[0]))]
-    return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
-
-
-def planned(net, **more):
-    return plan_for(prepare(net, data(net), None, {"effort": "fast", **more}, hold=False))
-
-
-def engine_of(net, **more):
-    plan = planned(net, **more)
-    every = layers(plan)
-    outputs = [str(v.name) for v in plan.graph.graph.outputs]
-    return plan, every, rounding(plan, every, outputs).engine()
-
-
-def union(every):
-    found = RoundedSet()
-    for layer in every:
-        found |= layer.whole
-    return found
-
-
-# ---- trials --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_pieces_are_the_model(name):
-    """Law: the pieces, one after another, give what the whole model gives."""
-    net = getattr(nets, name)()
-    plan, _, engine = engine_of(net)
-    x = data(net, 5)
-    whole = {n: a for n, a, _ in FloatRunner(plan.graph, engine.wanted).run({"x": x})}
-    base = engine.base(RoundedSet(), {"x": x})
-    for output in engine.wanted:
-        np.testing.assert_allclose(base.tensors[output], whole[output], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_everything_rounded_is_the_plan_in_float(name):
-    """The graph with rounding nodes, run whole, gives the same as rounding between the pieces, but for ties."""
-    net = getattr(nets, name)()
-    plan, every, engine = engine_of(net)
-    if any(node.op_type == "BatchNormalization" for node in plan.graph.graph):
-        pytest.skip("a batch normalisation's weight is no constant of the graph")
-    x = data(net, 5)
-    graph, users = fake_quantized(plan.graph, plan.plan)
-    found = engine.base(union(every), {"x": x}).tensors
-    names = {user: tensor for tensor, user in users.items() if user in engine.wanted}
-    for tensor, array, _ in FloatRunner(graph, set(names.values())).run({"x": x}):
-        output = users[tensor]
-        off = np.abs(found[output] - array)
-        assert np.mean(off > 1e-4) < 0.02, output  # float32 sums in another order tip over ties
-
-
-@examples(40)
-@given(st.data())
-def test_from_any_base(draw):
-    """Law: a trial is what its whole run gives, to the last bit, whatever base it starts from."""
-    net = draw.draw(st.sampled_from(NETS))
-    if net not in _ENGINES:
-        _ENGINES[net] = engine_of(getattr(nets, net)())
-    plan, every, engine = _ENGINES[net]
-    one = st.builds(
-        RoundedSet,
-        st.frozensets(st.sampled_from(sorted(union(every).tensors))),
-        st.frozensets(st.sampled_from(sorted(union(every).weights))),
-    )
-    now, then = draw.draw(one), draw.draw(one)
-    feeds = {"x": data(plan.prepared.original, 3)}
-    found = engine.outputs(now, engine.base(then, feeds), feeds)
-    want = engine.base(now, feeds).tensors
-    for name in engine.wanted:
-        assert np.array_equal(found[name], want[name])
-
-
-_ENGINES: dict = {}
-
-
-def test_only_what_lies_behind_is_run():
-    """A trial runs the pieces that a walk from its change reaches."""
-    _, every, engine = engine_of(nets.residual())
-    feeds = {"x": data(nets.residual(), 2)}
-    base = engine.base(RoundedSet(), feeds)
-    pieces, less = engine.segments.pieces, 0
-    for layer in every:
-        for setting in layer.kinds("all").values():
-            changed = set(setting.tensors)
-            want = 0
-            for piece in pieces:
-                if changed & set(piece.inputs) or setting.weights & set(piece.nodes):
-                    changed |= set(piece.outputs)
-                    want += piece.macs * 2
-            engine.macs = 0
-            engine.outputs(setting, base, feeds)
-            assert engine.macs == want
-            less += want < engine.segments.macs * 2
-    assert less > len(every) / 2
-
-
-def test_no_piece_hides_a_cut():
-    net = nets.residual()
-    graph = planned(net).graph
-    names = [str(v.name) for v in ir.values(graph)][1:]
-    pieces = Segments(graph, names, [str(v.name) for v in graph.graph.outputs], ()).pieces
-    assert {name for piece in pieces for name in piece.outputs} == set(names)
-    joined = Segments(graph, (), [str(v.name) for v in graph.graph.outputs], ()).pieces
-    assert sum(piece.macs for piece in joined) == sum(piece.macs for piece in pieces) > 0
-    assert len(joined) < len(pieces)
-
-
-def test_state_of_a_pair():
-    """Law: a pair written down and read again is the same, with or without its histograms, and goes on the same."""
-    rng = np.random.default_rng(0)
-    for size in (0, 9, 5000):
-        one, two = PairMeasures(), PairMeasures()
-        first, second = (rng.standard_normal((2, size)) for _ in range(2))
-        one.add(*first)
-        other = PairMeasures.of(json.loads(json.dumps(one.state(True))))
-        two.add(*second)
-        for pair in (one, other):
-            pair.merge(two)
-        assert str(one.to_dict()) == str(other.to_dict())
-        short = PairMeasures.of(json.loads(json.dumps(one.state(False))))
-        assert (short.l1, short.sqnr, short.cosine) == (one.l1, one.sqnr, one.cosine)
 
 
 # ---- rankings ------------------------------------------------------------------------------------------------------

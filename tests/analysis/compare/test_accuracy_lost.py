@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from lingeronnx.cli import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy-lost.md"
-SHARED = Path(__file__).resolve().parents[3] / "shared"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy-lost.md"
+SHARED = Path(__file__).resolve().parents[4] / "shared"
 
 
 def run(line):

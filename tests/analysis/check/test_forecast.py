@@ -1,0 +1,58 @@
+"""What is said of a float model before calibration comes true."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.luna import ARCS
+from lingeronnx.targets.luna.faults import Fault
+from tests import nets
+from tests.analysis.check.helpers import small
+
+
+def test_a_float_model_is_priced_before_calibration():
+    """The same packing, memory and cost as the integer graph has afterwards."""
+    model = small()
+    ahead = lo.check(model, platform="arcs")
+    made = nets.quantized(model, platform="arcs", effort="fast").report
+    assert (ahead.packs, ahead.runs_right) == (True, True)
+    assert ahead.choice.line == made.packer_args
+    assert ahead.cost == made.cost
+    assert "packed with -p arcs -d False, before calibration: it packs and is right" in ahead.lines()
+
+
+@pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)
+def test_what_is_foretold_of_the_digits_comes_true(target):
+    """ReLU6, which saturation makes, packs; of the average, which has a scale of its own, no fault is told."""
+    path = Path(__file__).resolve().parents[3] / "models" / "digits_cnn.onnx"
+    ahead, made = lo.check(path, platform=target), lo.quantize(path, platform=target, effort="fast").report
+    assert (ahead.packs, ahead.runs_right) == (True, True)
+    assert (ahead.choice.line, ahead.cost) == (made.packer_args, made.cost)
+    assert "clip" in {met.fault for met in ahead.faults}
+    assert not {met.fault for met in ahead.faults} & {Fault.AVGPOOL_SCALE.key, Fault.AVGPOOL_GLOBAL.key}
+
+
+def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
+    net = nets.Net(8, 20, 20, seed=3)
+    flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))
+    target = dataclasses.replace(ARCS, shared_memory=31000)
+    found = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=target)
+    (finding,) = found.findings
+    assert not found.sound
+    assert finding.rule == "at most 31000 bytes are needed"
+    assert re.search(r"\d+ bytes; \d+ at \S+ \(\S+ \d+", finding.value)
+    assert "venus (655360 bytes)" in finding.remedy
+    assert "packed with -p arcs -d False, before calibration: it does not pack" in found.lines()
+
+
+def test_no_price_across_float_nodes():
+    net = nets.Net(4, 8, 8, seed=3)
+    a = net.node("Mod", net.conv("x", (4, 4, 3, 3)), net.const(np.float32(3)), fmod=1)
+    found = lo.check(net.graph(net.conv(a, (4, 4, 3, 3), out="y")))
+    assert found.cost is None
+    assert "cost: unknown, as float nodes stand between the integer ones" in found.lines()

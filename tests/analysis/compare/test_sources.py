@@ -1,0 +1,69 @@
+"""What can be compared: one face for models, plans, integer graphs and dumps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.analysis.compare.real_values import RealValues
+from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, IntegerSource, PlannedSource, source
+from lingeronnx.errors import ConfigError, DataError
+from tests import nets
+
+
+@pytest.fixture(scope="module")
+def made():
+    model = nets.plain()
+    return model, nets.quantized(model, effort="normal"), nets.samples(model, 4)
+
+
+def test_each_kind_finds_its_source(made, tmp_path):
+    model, quantized, x = made
+    assert isinstance(source(model), FloatSource)
+    assert isinstance(source(quantized), IntegerSource)
+    assert isinstance(source(quantized.session()), IntegerSource)
+    lo.simulate(quantized.session(), x, dump=tmp_path / "d")
+    assert isinstance(source(tmp_path / "d"), DumpSource)
+    planned = PlannedSource(quantized.float_graph, quantized.plan)
+    assert source(planned) is planned
+    with pytest.raises(ConfigError, match="a int cannot be compared"):
+        source(1)
+
+
+def test_a_folder_that_is_no_dump(tmp_path):
+    with pytest.raises(DataError, match="is no dump with a readable index.json"):
+        source(tmp_path)
+
+
+def test_a_dump_is_read_sample_by_sample_and_ends(made):
+    dump = DumpSource({"a": (np.arange(3.0), None)})
+    first, second = (next(iter(dump.run({"x": np.zeros((n, 1))})))[1] for n in (2, 1))
+    assert (first.tolist(), second.tolist()) == ([0.0, 1.0], [2.0])
+    with pytest.raises(DataError, match="the dump holds 3 samples of 'a'"):
+        list(dump.run({"x": np.zeros((1, 1))}))
+
+
+def test_integers_forced_to_what_they_are_stay_so(made):
+    """Law: a graph whose every layer reads what it reads anyway computes the same integers."""
+    _, quantized, feeds = made
+    integers = IntegerSource(quantized.session())
+    ran = {name: (array, held) for name, array, held in integers.run(feeds)}
+    real = {name: array if held is None else held.real(array) for name, (array, held) in ran.items()}
+    for name, array, _ in integers.forced(feeds, real):
+        assert np.array_equal(array, ran[name][0]), name
+
+
+def test_real_values_are_those_of_the_source(made):
+    """The two ways to the user's values of a session's tensor are one."""
+    _, quantized, feeds = made
+    session = quantized.session()
+    integers, values = IntegerSource(session), RealValues(session)
+    by_user = {name: held.real(array) for name, array, held in integers.run(feeds) if held is not None}
+    compared = 0
+    for name, array, held in session.tensors(feeds):
+        user = integers.users.get(name)
+        if held is not None and user in by_user:
+            assert np.array_equal(values(name, array, held), by_user[user])
+            compared += 1
+    assert compared > 3

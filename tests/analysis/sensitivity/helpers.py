@@ -1,0 +1,36 @@
+"""Nets with data, planned, and what runs their trials."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingeronnx.analysis.sensitivity.layers import layers, rounding
+from lingeronnx.analysis.sensitivity.trial import RoundedSet
+from lingeronnx.flow import plan_for, prepare
+from lingeronnx.graph import ir
+
+NETS = ("plain", "residual", "depthwise", "concat", "asymmetric", "branches")
+
+
+def data(net, count=24, seed=3):
+    """Return samples for the net's input x."""
+    shape = [1 if i == 0 else d for i, d in enumerate(ir.shape(net.graph.inputs[0]))]
+    return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
+
+
+def planned(net, **more):
+    return plan_for(prepare(net, data(net), None, {"effort": "fast", **more}, hold=False))
+
+
+def engine_of(net, **more):
+    plan = planned(net, **more)
+    every = layers(plan)
+    outputs = [str(v.name) for v in plan.graph.graph.outputs]
+    return plan, every, rounding(plan, every, outputs).engine()
+
+
+def union(every):
+    found = RoundedSet()
+    for layer in every:
+        found |= layer.whole
+    return found

@@ -1,0 +1,48 @@
+"""A ranking as a value: which advice is enough, and what the two files hold."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from lingeronnx.analysis.sensitivity.ranking import Advice, Ranked, Sensitivity
+
+
+def ranking(by="SQNR", quantized=20.0, values=(25.0, 29.0, 30.0), **more):
+    advice = [Advice(("a",) * n, ("--skip x",) * n, value) for n, value in enumerate(values, 1)]
+    rows = [Ranked("conv", "both", "Conv", (0.5, math.inf)), Ranked("fc", "weight", "Gemm", (0.25, 1.0))]
+    return Sensitivity(
+        ranking=rows, metrics=("L1", "SQNR"), advised_by=by, exact=math.inf, quantized=quantized, advice=advice,
+        samples=8, macs=10, whole=100, for_chip=True, **more,
+    )  # fmt: skip
+
+
+def test_the_shortest_advice_that_gives_most():
+    best = ranking().best
+    assert best is not None
+    assert best.value == 29.0  # 9 of the 10 dB that the longest gives back
+
+
+def test_no_advice_where_nothing_is_given_back():
+    assert ranking(quantized=40.0).best is None
+    assert "nothing is given back" in ranking(quantized=40.0).text()
+
+
+def test_a_metric_that_falls_is_gained_downwards():
+    found = ranking(by="MSE", quantized=4.0, values=(3.0, 1.0))
+    assert [found.gain(advice) for advice in found.advice] == [1.0, 3.0]
+
+
+def test_files(tmp_path):
+    ranking().write(tmp_path)
+    rows = json.loads((tmp_path / "sensitive_ops.json").read_text())
+    assert rows == [["conv", "both", "Conv", 0.5, None], ["fc", "weight", "Gemm", 0.25, 1.0]]
+    text = (tmp_path / "sensitive_ops.txt").read_text()
+    assert text == ranking().text() + "\n"
+    assert "a chip does not take the graph as a whole then" in text
+
+
+def test_a_short_text_says_how_many_are_left_out():
+    lines = ranking().text(1).splitlines()
+    assert lines[1].split() == ["conv", "both", "Conv", "0.5", "inf"]
+    assert lines[2] == "(1 more, see sensitive_ops.txt)"

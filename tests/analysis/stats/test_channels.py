@@ -1,0 +1,51 @@
+"""Sums per channel against numpy over whole arrays, in one batch and in parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lingeronnx.analysis.stats.channels import ChannelSums, axis_of, laid
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5, 5), (2, 7, 3)])
+def test_against_numpy(shape):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape)
+    y = x + 0.1 * rng.standard_normal(shape)
+    sums = ChannelSums()
+    for a, b in zip(np.array_split(x, 2), np.array_split(y, 2), strict=True):
+        sums.add(a, b)
+    over = tuple(i for i in range(len(shape)) if i != axis_of(len(shape)))
+    assert np.array_equal(sums.low, x.min(axis=over))
+    assert np.array_equal(sums.reach, np.abs(x).max(axis=over))
+    for have, want in (
+        (sums.mean, x.mean(axis=over)),
+        (sums.power, np.square(x).mean(axis=over)),
+        (sums.deviation, x.std(axis=over)),
+        (sums.bias, (y - x).mean(axis=over)),
+        (sums.error, np.square(y - x).mean(axis=over)),
+    ):
+        assert np.allclose(have, want)
+    assert np.allclose(sums.sqnr(), 10 * np.log10(sums.power / sums.error))
+
+
+def test_a_channel_that_never_changes_has_no_level():
+    x = np.random.default_rng(0).standard_normal((8, 3))
+    x[:, 1] = 2.0
+    sums = ChannelSums()
+    sums.add(x, x)
+    assert sums.still.tolist() == [False, True, False]
+    assert sums.sqnr().tolist() == [120, 120]
+
+
+def test_a_single_axis_has_no_channels():
+    sums = ChannelSums()
+    sums.add(np.ones(4), np.ones(4))
+    assert sums.count == 0
+
+
+def test_factors_belong_to_axis_1_of_sequences():
+    array = np.arange(24).reshape(2, 3, 4)
+    assert laid(array, (1.0, 2.0, 3.0)).shape == (2, 4, 3)
+    assert laid(array, (1.0,)) is array

@@ -1,0 +1,28 @@
+"""Histograms: every value is counted once, and nothing is lost when one is written down and read."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx.analysis.stats.histogram import BINS, Histogram
+from tests.examples import examples
+
+
+@examples(40)
+@given(st.integers(1, 20000), st.sampled_from([64, BINS]), st.integers(0, 9))
+def test_histograms_hold_every_value_once(count, number, seed):
+    """Law: every value is in the bin it belongs to, or where that bin begins or ends in a neighbour of it."""
+    x = np.random.default_rng(seed).gamma(2.0, size=count) - 1
+    found = Histogram()
+    for part in np.array_split(x, 7):
+        found.add(part)
+    low, high = float(x.min()), float(x.max())
+    have, want = found.bins(low, high, number), np.histogram(x, number, (low, high) if high > low else None)[0]
+    assert have.sum() == count
+    if count <= 4096:
+        assert np.array_equal(have, want)
+        assert found.quantile(0.99) == np.quantile(x, 0.99)
+        return
+    assert np.abs(np.cumsum(have) - np.cumsum(want)).max() <= want.max()
+    share = np.mean(x <= found.quantile(0.99))
+    assert abs(share - 0.99) < 1e-3

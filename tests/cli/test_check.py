@@ -1,0 +1,57 @@
+"""The command `check`: what it prints, writes and refuses."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from lingeronnx import cli
+from lingeronnx.graph import ir
+from tests.analysis.check.helpers import quantized, small
+
+
+@pytest.fixture(scope="module")
+def integer():
+    """The bytes of an integer graph."""
+    return quantized().SerializeToString()
+
+
+def run(*args):
+    return CliRunner().invoke(cli.main, ["check", *map(str, args)])
+
+
+def test_command(tmp_path, integer):
+    ir.save(small(), tmp_path / "small.onnx")
+    (tmp_path / "good.onnx").write_bytes(integer)
+    bad = run(tmp_path / "small.onnx", "-o", tmp_path / "out")
+    assert bad.exit_code == 1
+    verdict, first = bad.stdout.splitlines()[:2]
+    assert verdict == "venus: 1 limit is broken at 1 node; --fit, the default of quantize, mends it"
+    assert first.startswith("Conv Conv_short -> short: a stride is not larger than the kernel")
+    assert (tmp_path / "out" / "check.txt").read_text() == bad.stdout
+    body = json.loads((tmp_path / "out" / "check.json").read_text())
+    assert body["violations"][0]["node"] == "Conv_short"
+    assert body["remaining"] == []
+    shown = run(tmp_path / "small.onnx", "--json")
+    assert (shown.exit_code, json.loads(shown.stdout), shown.stderr) == (1, body, bad.stdout)
+    good = run(tmp_path / "good.onnx")
+    first, packed, cost, head, *layers = good.stdout.splitlines()
+    assert (good.exit_code, first) == (0, "nothing breaks a limit of venus")
+    assert packed == "packed with -p venus -d False: it packs and is right"
+    assert cost == "cost on the chip:"
+    assert head.split()[:3] == ["layer", "operator", "MACs"]
+    assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + ["AvgPool2dInt", "LinearInt"]
+    assert any(line.split()[:1] == ["total"] for line in layers)
+    moved = run(tmp_path / "good.onnx", "--packer-args", "-p venus -r 100")
+    assert moved.exit_code == 1
+    assert "the packer refuses: shared memory: at most 100 bytes are needed" in moved.stdout
+    assert "packed with -p venus -r 100: it does not pack" in moved.stdout.splitlines()
+
+
+def test_command_mistakes(tmp_path):
+    gone = run(tmp_path / "gone.onnx")
+    assert (gone.exit_code, gone.stderr.count("\n")) == (1, 1)
+    ir.save(small(), tmp_path / "small.onnx")
+    assert "unknown platform 'venu'" in run(tmp_path / "small.onnx", "--platform", "venu").stderr
+    (tmp_path / "file").write_text("")
+    assert "cannot make the folder" in run(tmp_path / "small.onnx", "-o", tmp_path / "file").stderr
