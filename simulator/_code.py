@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from llvmlite import binding
 
-from simulator import _kept, _llvm
+from simulator import _llvm, _store
 from simulator._jit import Jitted, start
 
 __all__ = ["Kind", "address", "kind"]
@@ -69,10 +69,10 @@ def address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
 
 @cache
 def _address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
-    key = _kept.key(f"{function.py_func.__module__}.{function.py_func.__qualname__}", _text(kinds))
+    key = _store.key(f"{function.py_func.__module__}.{function.py_func.__qualname__}", _text(kinds))
     found = _read(key)
     if found is None:
-        with _kept.alone(key):  # meanwhile another process may have compiled it
+        with _store.alone(key):  # meanwhile another process may have compiled it
             found = _read(key)
             if found is None:
                 found = _compiled(function, kinds, key)
@@ -81,7 +81,7 @@ def _address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
 
 def _read(key: str) -> int | None:
     """Return the address of code from a file, None where there is none that fits and can be linked."""
-    kept = _kept.read(key, "loop")
+    kept = _store.read(key, "loop")
     if kept is None:
         return None
     head, _, code = kept.partition(b"\n")
@@ -105,7 +105,7 @@ def _compiled(function: Jitted, kinds: tuple[Kind, ...], key: str) -> int:
     called = [f.name for f in library._final_module.functions if f.is_declaration and not f.name.startswith("llvm.")]
     names = [name for name in called if _library_function(name)]
     if all(binding.address_of_symbol(name) for name in {*called} - {*names}):
-        _kept.write(key, "loop", json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object())
+        _store.write(key, "loop", json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object())
     return found
 
 

@@ -1,7 +1,7 @@
 """LLVM without Numba: the text of a module -> machine code, for this processor or, as assembly, for any.
 
-What is compiled for this processor is kept in files (`_kept`). Writing a text costs more than reading its code: code is
-therefore found by the function that would write its text, and its arguments. That suffices because files are of one
+What is compiled for this processor is kept in files (`_store`). Writing a text costs more than reading its code: code
+is therefore found by the function that would write its text, and its arguments. That suffices because files are of one
 state of the sources. Knows nothing of what the code does.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from llvmlite import binding
 
-from simulator import _kept
+from simulator import _store
 
 __all__ = ["address", "assembly", "linked"]
 
@@ -69,13 +69,13 @@ _LOCK = Lock()  # two threads must not link the same code
 def _address(text: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> int:
     _initialize(False)
     machine = _machine("", features, jit=True)
-    key = _kept.key(f"{text.__module__}.{text.__qualname__}{arguments!r}", *features, machine.triple)
-    code = _kept.read(key, "o")
+    key = _store.key(f"{text.__module__}.{text.__qualname__}{arguments!r}", *features, machine.triple)
+    code = _store.read(key, "o")
     if code is not None:
         with suppress(RuntimeError):  # what LLVM says of code that it cannot link
             return linked(code, name, {})
     code = machine.emit_object(_optimized(text(*arguments), machine))
-    _kept.write(key, "o", code)
+    _store.write(key, "o", code)
     return linked(code, name, {})
 
 

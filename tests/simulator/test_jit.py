@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import simulator
-from simulator import _jit, _kept
+from simulator import _jit, _store
 from simulator.fixed import Rescale
 from simulator.kernels import Conv, Mul, Requant
 from simulator.machine import Call, Spec, compile
@@ -26,9 +26,9 @@ PACKAGE = Path(simulator.__file__).parent
 @pytest.fixture
 def folder(monkeypatch):
     """Forget the cache folder before and after."""
-    _kept.cache_folder.cache_clear()
+    _store.cache_folder.cache_clear()
     yield monkeypatch
-    _kept.cache_folder.cache_clear()
+    _store.cache_folder.cache_clear()
 
 
 def python(code, root, **environment):
@@ -65,25 +65,25 @@ def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
 
 def test_the_cache_folder_can_be_chosen(folder, tmp_path):
     folder.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    assert Path(_kept.cache_folder()).parent == tmp_path
-    assert Path(_kept.cache_folder()).name == f"lingeronnx-{_kept.sources_hash()}"
+    assert Path(_store.cache_folder()).parent == tmp_path
+    assert Path(_store.cache_folder()).name == f"lingeronnx-{_store.sources_hash()}"
 
 
 def test_the_cache_folder_is_the_users(folder, tmp_path):
     folder.delenv("LINGERONNX_CACHE_DIR", raising=False)
     folder.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Path(_kept.cache_folder()).parent == tmp_path
-    _kept.cache_folder.cache_clear()
+    assert Path(_store.cache_folder()).parent == tmp_path
+    _store.cache_folder.cache_clear()
     folder.delenv("XDG_CACHE_HOME")
     folder.setenv("HOME", str(tmp_path))
-    assert Path(_kept.cache_folder()).parent == tmp_path / ".cache"
+    assert Path(_store.cache_folder()).parent == tmp_path / ".cache"
 
 
 def test_nothing_is_cached_where_nothing_can_be_written(folder, tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
     folder.setenv("LINGERONNX_CACHE_DIR", str(blocker))
-    assert _kept.cache_folder() is None
+    assert _store.cache_folder() is None
     x = np.array([3])
     Loop(_jit.jit(_double), (x,))((), ())
     assert x[0] == 6
