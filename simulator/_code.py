@@ -9,13 +9,10 @@ Types are written as plain values, `kind`: of an array its dtype and rank, of a 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
-from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from threading import RLock
@@ -24,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from llvmlite import binding
 
-from simulator import _llvm
+from simulator import _llvm, _store
 from simulator._jit import Jitted, start
 
 __all__ = ["Kind", "address", "kind"]
@@ -72,26 +69,30 @@ def address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
 
 @cache
 def _address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
-    text = "\n".join([f"{function.py_func.__module__}.{function.py_func.__qualname__}", _text(kinds), _target()])
-    key = hashlib.sha256(text.encode()).hexdigest()[:24]
-    found = _kept(key)
+    key = _store.key(f"{function.py_func.__module__}.{function.py_func.__qualname__}", _text(kinds))
+    found = _read(key)
     if found is None:
-        with _llvm.alone(key):  # meanwhile another process may have compiled it
-            found = _kept(key)
+        with _store.alone(key):  # meanwhile another process may have compiled it
+            found = _read(key)
             if found is None:
                 found = _compiled(function, kinds, key)
     return found
 
 
-def _kept(key: str) -> int | None:
-    """Return the address of code from a file, None where there is none that fits."""
-    kept = _llvm.read(key, "loop")
+def _read(key: str) -> int | None:
+    """Return the address of code from a file, None where there is none that fits and can be linked."""
+    kept = _store.read(key, "loop")
     if kept is None:
         return None
     head, _, code = kept.partition(b"\n")
     symbol, names = json.loads(head)
     given = {name: place for name in names if (place := _library_function(name))}
-    return _llvm.linked(code, symbol, key, given) if len(given) == len(names) else None
+    if len(given) < len(names):
+        return None
+    try:
+        return _llvm.linked(code, symbol, given)
+    except RuntimeError:  # what LLVM says of code that it cannot link
+        return None
 
 
 def _compiled(function: Jitted, kinds: tuple[Kind, ...], key: str) -> int:
@@ -104,7 +105,7 @@ def _compiled(function: Jitted, kinds: tuple[Kind, ...], key: str) -> int:
     called = [f.name for f in library._final_module.functions if f.is_declaration and not f.name.startswith("llvm.")]
     names = [name for name in called if _library_function(name)]
     if all(binding.address_of_symbol(name) for name in {*called} - {*names}):
-        _llvm.write(key, "loop", json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object())
+        _store.write(key, "loop", json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object())
     return found
 
 
@@ -113,14 +114,6 @@ def _text(found: Kind) -> str:
     if isinstance(found, type):
         return f"{found.__module__}.{found.__qualname__}"
     return f"({','.join(map(_text, found))})" if isinstance(found, tuple) else str(found)
-
-
-@cache
-def _target() -> str:
-    """Return all that the code depends on besides the sources."""
-    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    features = binding.get_host_cpu_features().flatten()
-    return "\n".join([version("numba"), version("llvmlite"), binding.get_host_cpu_name(), features, *settings])
 
 
 def _library_function(name: str) -> int | None:

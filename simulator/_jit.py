@@ -1,31 +1,27 @@
 """The one door to Numba: `jit` for kernels, `inline` for the scalar functions they are made of.
 
-Owns the compile options, the cache folder, and when Numba is imported: not before something must be compiled, because
-that takes longer than a small model runs (`_code` keeps machine code that needs no Numba). What a module declares for
-Numba waits until then. Knows nothing of what is compiled.
+Owns the compile options, and when Numba is imported: not before something must be compiled, because that takes longer
+than a small model runs (`_code` keeps machine code that needs no Numba). What a module declares for Numba waits until
+then. Knows nothing of what is compiled.
 
 Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to call from several
 threads, so `parallel=True` is never used), and never `fastmath`: floats appear only where the NPU's own arithmetic
 passes through them.
 
-Numba's disk cache looks at the file of the cached function only: it would keep stale code when a callee in another file
-changed. The cache folder is therefore named by a hash over all sources of this package. It stands below
-`LINGERONNX_CACHE_DIR`, else below the user's cache folder; where that cannot be written, nothing is cached.
+Numba's own disk cache is not used. It looks at the file of the cached function only, and would keep stale code when a
+callee in another file changed; and its files are pickles, which run whatever somebody put there.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
-from functools import cache, cached_property, update_wrapper
-from pathlib import Path
+from functools import cached_property, update_wrapper
 from threading import RLock
 from typing import Any
 
-__all__ = ["Jitted", "cache_folder", "config", "inline", "intrinsic", "jit", "overload", "start"]
+__all__ = ["Jitted", "config", "inline", "intrinsic", "jit", "overload", "start"]
 
 
 class _Config:
@@ -37,29 +33,6 @@ class _Config:
 
 
 config = _Config()
-
-
-def sources_hash() -> str:
-    """Return a short hash over the names and contents of all sources of this package."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-@cache
-def cache_folder() -> str | None:
-    """Return the folder of the compiled kernels, created if need be; None where nothing can be written."""
-    base = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folder = Path(base) / f"lingeronnx-{sources_hash()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return str(folder)
-    except OSError:
-        return None
 
 
 #: Of what only compiled code calls: no C interface, which costs compilation. Numba's annotations leave this option out.
@@ -127,27 +100,15 @@ class intrinsic:
 
 
 class Jitted:
-    """A function that is compiled when it is first needed; called from Python, with Numba's own cache."""
+    """A function that is compiled where a `native.Loop` or another one needs it; called, it runs in Python."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run on arguments from Python."""
-        return self.py_func(*arguments) if config.DISABLE_JIT else self._dispatcher(*arguments)
-
-    @cached_property
-    def _dispatcher(self) -> Any:
-        numba = start()
-        with _LOCK:  # the setting is one for all threads
-            folder, before = cache_folder(), numba.config.CACHE_DIR
-            try:
-                if folder is not None:
-                    numba.config.CACHE_DIR = folder
-                return numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(self.py_func)
-            finally:
-                numba.config.CACHE_DIR = before
+        """Run without machine code."""
+        return self.py_func(*arguments)
 
     @cached_property
     def bare(self) -> Any:
@@ -162,5 +123,5 @@ class Jitted:
 
 
 def jit(function: Callable[..., Any]) -> Jitted:
-    """Compile `function` when first called with new types; it releases the GIL and is cached on disk."""
+    """Let `function` be compiled when it is first needed for new types; the code releases the GIL."""
     return Jitted(function)

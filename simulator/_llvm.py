@@ -1,27 +1,24 @@
 """LLVM without Numba: the text of a module -> machine code, for this processor or, as assembly, for any.
 
-What is compiled for this processor is kept beside Numba's own files (`_jit.cache_folder`). Writing a text costs more
-than reading its code: code is therefore found by the function that would write its text, and its arguments. That
-suffices because the folder is named by a hash of all sources. Knows nothing of what the code does.
+What is compiled for this processor is kept in files (`_store`). Writing a text costs more than reading its code: code
+is therefore found by the function that would write its text, and its arguments. That suffices because files are of one
+state of the sources. Knows nothing of what the code does.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
+from itertools import count
 from threading import Lock
 from typing import Any
 
 from llvmlite import binding
 
-from simulator._jit import cache_folder, config
+from simulator import _store
 
-__all__ = ["address", "alone", "assembly", "linked", "read", "write"]
+__all__ = ["address", "assembly", "linked"]
 
 
 @cache
@@ -72,36 +69,38 @@ _LOCK = Lock()  # two threads must not link the same code
 def _address(text: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> int:
     _initialize(False)
     machine = _machine("", features, jit=True)
-    what = f"{text.__module__}.{text.__qualname__}{arguments!r}"
-    key = hashlib.sha256("\n".join([what, *features, machine.triple, repr(binding.llvm_version_info)]).encode())
-    short = key.hexdigest()[:24]
-    code = read(short, "o")
-    if code is None:
-        code = machine.emit_object(_optimized(text(*arguments), machine))
-        write(short, "o", code)
-    return linked(code, name, short, {})
+    key = _store.key(f"{text.__module__}.{text.__qualname__}{arguments!r}", *features, machine.triple)
+    code = _store.read(key, "o")
+    if code is not None:
+        with suppress(RuntimeError):  # what LLVM says of code that it cannot link
+            return linked(code, name, {})
+    code = machine.emit_object(_optimized(text(*arguments), machine))
+    _store.write(key, "o", code)
+    return linked(code, name, {})
 
 
-def linked(code: bytes, name: str, key: str, given: Mapping[str, int]) -> int:
+def linked(code: bytes, name: str, given: Mapping[str, int]) -> int:
     """Link an object file, and return the address of its function `name`, which lives as long as the process.
 
-    key : names the code. given : addresses of functions that it calls, besides those of the C library.
+    given : addresses of functions that it calls, besides those of the C library. Raises RuntimeError where LLVM cannot
+    link it.
     """
     _initialize(False)
     near = binding.get_process_triple().startswith(("aarch64", "arm64"))
-    holder, place = (_linked_near if near else _linked_anywhere)(code, name, key, given)
+    holder, place = (_linked_near if near else _linked_anywhere)(code, name, given)
     _LINKED.append(holder)
     return place
 
 
 _LINKED: list[Any] = []  # code lives as long as what stands for it
+_NUMBERS = count()  # a linker knows a name once
 
 
-def _linked_anywhere(code: bytes, name: str, key: str, given: Mapping[str, int]) -> tuple[Any, int]:
+def _linked_anywhere(code: bytes, name: str, given: Mapping[str, int]) -> tuple[Any, int]:
     library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
     for called, place in given.items():
         library.import_symbol(called, place)
-    made = library.link(_linker(), key)
+    made = library.link(_linker(), f"code {next(_NUMBERS)}")
     return made, int(made[name])
 
 
@@ -110,7 +109,7 @@ def _linker() -> Any:
     return binding.create_lljit_compiler(_machine("", (), jit=True))
 
 
-def _linked_near(code: bytes, name: str, _: str, given: Mapping[str, int]) -> tuple[Any, int]:
+def _linked_near(code: bytes, name: str, given: Mapping[str, int]) -> tuple[Any, int]:
     """Link with all sections side by side, as ARM's instructions need it: they reach 4 GiB.
 
     What does it in llvmlite is the older of its two linkers. It takes more time, so it is used where it must be.
@@ -121,48 +120,3 @@ def _linked_near(code: bytes, name: str, _: str, given: Mapping[str, int]) -> tu
     engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine, int(engine.get_function_address(name))
-
-
-def _file(key: str, kind: str) -> Path | None:
-    folder = None if config.DISABLE_JIT else cache_folder()
-    return None if folder is None else Path(folder) / f"{key}.{kind}"
-
-
-def read(key: str, kind: str) -> bytes | None:
-    """Return what is kept under a key, None for nothing."""
-    path = _file(key, kind)
-    try:
-        return path.read_bytes() if path is not None else None
-    except OSError:
-        return None
-
-
-@contextmanager
-def alone(key: str) -> Iterator[None]:
-    """Let no other process make what is kept under a key meanwhile; where files have no locks, let all.
-
-    The system lets go of what a process held that has ended.
-    """
-    path = _file(key, "lock")
-    with ExitStack() as held:
-        with suppress(ImportError, OSError):
-            from fcntl import LOCK_EX, flock  # not on Windows
-
-            if path is not None:
-                file = held.enter_context(path.open("wb"))
-                held.callback(path.unlink, missing_ok=True)  # who comes later finds what is kept
-                flock(file, LOCK_EX)
-        yield
-
-
-def write(key: str, kind: str, content: bytes) -> None:
-    """Keep bytes under a key, in place at once, so that no other process reads half of them."""
-    path = _file(key, kind)
-    if path is None:
-        return
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        os.replace(file.name, path)
-    except OSError:
-        return

@@ -86,7 +86,7 @@ def warmup(progress: api.Progress | None = None) -> tuple[float, str | None]:
     """Compile the simulator's usual kernels into the cache; return the seconds it took and the cache's folder."""
     import onnx
 
-    from simulator._jit import cache_folder
+    from simulator._store import cache_folder
 
     start = time.perf_counter()
     proto = onnx.parser.parse_model(_EVERY_KERNEL)

@@ -22,9 +22,9 @@ from . import _functions as f
 from ._functions import Function
 
 __all__ = [
-    "ACTIVATIONS", "ARITHMETIC", "BROADCAST", "CHOICES", "COPIES", "DATA_SIZES", "FACTORS", "FUNCTIONS",
+    "ACTIVATIONS", "ARITHMETIC", "BROADCAST", "CHOICES", "COPIES", "DATA_SIZES", "EXACT", "FACTORS", "FUNCTIONS",
     "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVED_AXES", "MOVES",
-    "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
+    "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "NORMS", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
     "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED",
     "SIZED_BY", "SIZES", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Moves", "Operator",
 ]  # fmt: skip
@@ -55,9 +55,11 @@ class Operator:
     it is a straight line. neutral : the number that as second operand changes nothing. activation : what nets have
     between layers.
     positive : its result is never negative. keeps_sign : nor is it where its data are not. homogeneous : f(a x) =
-    a f(x) for a > 0. keeps_scale : its output has the scale of its input.
+    a f(x) for a > 0. keeps_scale : its output has the scale of its input. exact : each number of its result is rounded
+    once, as IEEE 754 says, or not at all, so that it is the same wherever it is computed.
     moves : what only moves elements. layer : sums products with weights. recurrent : over time. window : over a window
     of places. pool, reduces : "mean", "max", ... over windows or whole maps, over given axes. row : shares of a row.
+    norm : all numbers, less and divided by what was summed over axes.
     sized_by : inputs whose data decide the sizes of the output; empty: its data do, always. sizes : gives sizes of a
     tensor. places : gives positions in a tensor. makes : data out of sizes. random, sequence, subgraphs : as they say.
     run_time_scales : works out scales of activations at run time. quantized : is about integers and their scales.
@@ -77,6 +79,7 @@ class Operator:
     keeps_sign: bool = False
     homogeneous: bool = False
     keeps_scale: bool = False
+    exact: bool = False
     moves: Moves | None = None
     layer: bool = False
     recurrent: bool = False
@@ -84,6 +87,7 @@ class Operator:
     pool: str | None = None
     reduces: str | None = None
     row: bool = False
+    norm: bool = False
     sized_by: tuple[int, ...] | None = None
     sizes: bool = False
     places: bool = False
@@ -102,7 +106,7 @@ _Op = Operator
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({
     # functions of one number
-    "Abs": _Op(function=lambda x, attr: np.abs(x), positive=True, homogeneous=True),
+    "Abs": _Op(function=lambda x, attr: np.abs(x), positive=True, homogeneous=True, exact=True),
     "Celu": _Op(function=lambda x, attr: f.celu(x, attr("alpha", 1.0)), activation=True),
     "Elu": _Op(function=lambda x, attr: f.elu(x, attr("alpha", 1.0)), activation=True),
     "Erf": _Op(function=lambda x, attr: f.erf(x)),
@@ -113,15 +117,17 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     ),
     "HardSwish": _Op(function=lambda x, attr: x * f.hard(x, 1 / 6, 0.5), activation=True, since=14),
     "LeakyRelu": _Op(
-        function=lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x), activation=True, homogeneous=True
-    ),
+        function=lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x),
+        activation=True, homogeneous=True, exact=True,
+    ),  # fmt: skip
     "Log": _Op(function=lambda x, attr: np.log(x)),
     "Mish": _Op(function=lambda x, attr: x * np.tanh(f.softplus(x)), activation=True, since=18),
-    "Neg": _Op(function=lambda x, attr: -x),
+    "Neg": _Op(function=lambda x, attr: -x, exact=True),
     "Reciprocal": _Op(function=lambda x, attr: 1.0 / x),
     "Relu": _Op(
-        function=lambda x, attr: np.maximum(x, 0.0), activation=True, positive=True, homogeneous=True, keeps_scale=True
-    ),
+        function=lambda x, attr: np.maximum(x, 0.0),
+        activation=True, positive=True, homogeneous=True, keeps_scale=True, exact=True,
+    ),  # fmt: skip
     "Selu": _Op(
         function=lambda x, attr: attr("gamma", 1.0507010221481323) * f.elu(x, attr("alpha", 1.6732631921768188)),
         activation=True,
@@ -129,35 +135,54 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Sigmoid": _Op(function=lambda x, attr: f.sigmoid(x), activation=True, positive=True),
     "Softplus": _Op(function=lambda x, attr: f.softplus(x), activation=True, positive=True),
     "Softsign": _Op(function=lambda x, attr: x / (1.0 + np.abs(x)), activation=True),
-    "Sqrt": _Op(function=lambda x, attr: np.sqrt(x), positive=True),
+    "Sqrt": _Op(function=lambda x, attr: np.sqrt(x), positive=True, exact=True),
     "Swish": _Op(function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x), activation=True, since=24),
     "Tanh": _Op(function=lambda x, attr: np.tanh(x), activation=True),
-    "ThresholdedRelu": _Op(function=lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0), activation=True),
+    "ThresholdedRelu": _Op(
+        function=lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0), activation=True, exact=True
+    ),
     # of one number too, but by more than attributes, or not smooth enough for a table
-    "Ceil": _Op(one=True, keeps_sign=True),
-    "Clip": _Op(one=True, keeps_scale=True),
-    "Floor": _Op(one=True, keeps_sign=True),
-    "Round": _Op(one=True, keeps_sign=True),
-    "Sign": _Op(one=True),
+    "Ceil": _Op(one=True, keeps_sign=True, exact=True),
+    "Clip": _Op(one=True, keeps_scale=True, exact=True),
+    "Floor": _Op(one=True, keeps_sign=True, exact=True),
+    "Round": _Op(one=True, keeps_sign=True, exact=True),
+    "Sign": _Op(one=True, exact=True),
+    # of one number, and in no table of any platform
+    "Acos": _Op(one=True),
+    "Acosh": _Op(one=True),
+    "Asin": _Op(one=True),
+    "Asinh": _Op(one=True),
+    "Atan": _Op(one=True),
+    "Atanh": _Op(one=True),
+    "Cos": _Op(one=True),
+    "Cosh": _Op(one=True),
+    "Sin": _Op(one=True),
+    "Sinh": _Op(one=True),
+    "Tan": _Op(one=True),
     # of two numbers
-    "Add": _Op(pair=np.add, straight=True, neutral=0, keeps_sign=True, named_broadcast=True),
-    "Div": _Op(pair=np.divide, straight=True, neutral=1, keeps_sign=True, named_broadcast=True),
-    "Max": _Op(pair=np.maximum, keeps_sign=True),
-    "Min": _Op(pair=np.minimum, keeps_sign=True),
-    "Mul": _Op(pair=np.multiply, straight=True, neutral=1, keeps_sign=True, named_broadcast=True),
+    "Add": _Op(pair=np.add, straight=True, neutral=0, keeps_sign=True, named_broadcast=True, exact=True),
+    "Div": _Op(pair=np.divide, straight=True, neutral=1, keeps_sign=True, named_broadcast=True, exact=True),
+    "Max": _Op(pair=np.maximum, keeps_sign=True, exact=True),
+    "Min": _Op(pair=np.minimum, keeps_sign=True, exact=True),
+    "Mul": _Op(pair=np.multiply, straight=True, neutral=1, keeps_sign=True, named_broadcast=True, exact=True),
     "Pow": _Op(pair=np.power, neutral=1, named_broadcast=True),
-    "Sub": _Op(pair=np.subtract, straight=True, neutral=0, named_broadcast=True),
+    "Sub": _Op(pair=np.subtract, straight=True, neutral=0, named_broadcast=True, exact=True),
     # of several
     "Mean": _Op(broadcasts=True, keeps_sign=True),
-    "PRelu": _Op(broadcasts=True, activation=True, homogeneous=True),
+    "PRelu": _Op(broadcasts=True, activation=True, homogeneous=True, exact=True),
     "Sum": _Op(broadcasts=True, keeps_sign=True),
+    # to another type
+    "Cast": _Op(exact=True),
     # of several, to truths
-    "And": _Op(named_broadcast=True),
-    "Equal": _Op(named_broadcast=True),
-    "Greater": _Op(named_broadcast=True),
-    "Less": _Op(named_broadcast=True),
-    "Or": _Op(named_broadcast=True),
-    "Xor": _Op(named_broadcast=True),
+    "And": _Op(named_broadcast=True, exact=True),
+    "Equal": _Op(named_broadcast=True, exact=True),
+    "Greater": _Op(named_broadcast=True, exact=True),
+    "GreaterOrEqual": _Op(exact=True),
+    "Less": _Op(named_broadcast=True, exact=True),
+    "LessOrEqual": _Op(exact=True),
+    "Not": _Op(exact=True),
+    "Or": _Op(named_broadcast=True, exact=True),
+    "Xor": _Op(named_broadcast=True, exact=True),
     # what only moves elements
     "Concat": _Op(moves=Moves.JOINS),
     "DepthToSpace": _Op(moves=Moves.BLOCKS),
@@ -166,7 +191,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Flatten": _Op(moves=Moves.SHAPE),
     "Gather": _Op(moves=Moves.PART),
     "Identity": _Op(moves=Moves.NOTHING),
-    "Pad": _Op(moves=Moves.FRAMES, sized_by=(1,)),
+    "Pad": _Op(moves=Moves.FRAMES, sized_by=(1,), exact=True),
     "Reshape": _Op(moves=Moves.SHAPE, sized_by=(1,)),
     "Resize": _Op(moves=Moves.SAMPLES, sized_by=(2, 3)),
     "Slice": _Op(moves=Moves.PART, sized_by=(1, 2, 3, 4), inputs_since=(("starts", "ends", "axes"), 10)),
@@ -176,7 +201,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Tile": _Op(moves=Moves.COPIES, sized_by=(1,)),
     "Transpose": _Op(moves=Moves.ORDER),
     "Unsqueeze": _Op(moves=Moves.ONES, inputs_since=(("axes",), 13)),
-    "Where": _Op(moves=Moves.CHOOSES),
+    "Where": _Op(moves=Moves.CHOOSES, exact=True),
     # sums of products with weights
     "Conv": _Op(layer=True, window=True),
     "ConvTranspose": _Op(layer=True, window=True),
@@ -188,25 +213,32 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     # over windows, maps and rows
     "AveragePool": _Op(window=True, pool="mean", homogeneous=True, keeps_scale=True, keeps_sign=True),
     "GlobalAveragePool": _Op(pool="mean", homogeneous=True, keeps_scale=True, keeps_sign=True),
-    "GlobalMaxPool": _Op(pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True),
+    "GlobalMaxPool": _Op(pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True, exact=True),
     "Hardmax": _Op(row=True, positive=True),
     "LogSoftmax": _Op(row=True),
-    "MaxPool": _Op(window=True, pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True),
+    "MaxPool": _Op(window=True, pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True, exact=True),
     "Softmax": _Op(row=True, positive=True),
+    # over axes, whose sums they divide by
+    "BatchNormalization": _Op(norm=True),
+    "GroupNormalization": _Op(norm=True, since=18),
+    "InstanceNormalization": _Op(norm=True),
+    "LayerNormalization": _Op(norm=True, since=17),
+    "LpNormalization": _Op(norm=True),
+    "MeanVarianceNormalization": _Op(norm=True),
     # over given axes
     "ReduceL1": _Op(reduces="magnitudes", positive=True, inputs_since=(("axes",), 18)),
     "ReduceL2": _Op(reduces="length", positive=True, inputs_since=(("axes",), 18)),
     "ReduceLogSum": _Op(reduces="log of sum", inputs_since=(("axes",), 18)),
     "ReduceLogSumExp": _Op(reduces="log of sum of powers", inputs_since=(("axes",), 18)),
-    "ReduceMax": _Op(reduces="max", keeps_sign=True, inputs_since=(("axes",), 18)),
+    "ReduceMax": _Op(reduces="max", keeps_sign=True, inputs_since=(("axes",), 18), exact=True),
     "ReduceMean": _Op(reduces="mean", keeps_sign=True, inputs_since=(("axes",), 18)),
-    "ReduceMin": _Op(reduces="min", keeps_sign=True, inputs_since=(("axes",), 18)),
+    "ReduceMin": _Op(reduces="min", keeps_sign=True, inputs_since=(("axes",), 18), exact=True),
     "ReduceProd": _Op(reduces="product", keeps_sign=True, inputs_since=(("axes",), 18)),
     "ReduceSum": _Op(reduces="sum", keeps_sign=True, inputs_since=(("axes",), 13)),
     "ReduceSumSquare": _Op(reduces="squares", positive=True, inputs_since=(("axes",), 18)),
     # sizes and positions, and data made of them
-    "ArgMax": _Op(places=True),
-    "ArgMin": _Op(places=True),
+    "ArgMax": _Op(places=True, exact=True),
+    "ArgMin": _Op(places=True, exact=True),
     "Compress": _Op(sized_by=()),
     "ConstantOfShape": _Op(makes=True, sized_by=(0,)),
     "EyeLike": _Op(makes=True),
@@ -291,6 +323,7 @@ CHOICES = _moving(Moves.CHOOSES)
 #: Nothing but elements of the tensors that are read.
 MOVES = WHOLE | PARTS | COPIES | _moving(Moves.BLOCKS, Moves.JOINS)
 KEEP_SCALE = WHOLE | PARTS | _all(lambda op: op.keeps_scale)
+EXACT = _all(lambda op: op.exact)
 KEEP_SIGN = MOVES | _all(lambda op: op.keeps_sign)
 
 # ---- layers, windows, rows ----
@@ -304,6 +337,7 @@ POOLS = MappingProxyType({name: op.pool for name, op in OPERATORS.items() if op.
 REDUCES = MappingProxyType({name: op.reduces for name, op in OPERATORS.items() if op.reduces})
 #: Along one axis; before opset 13 along all from one on.
 ROWS = _all(lambda op: op.row)
+NORMS = _all(lambda op: op.norm)
 
 # ---- sizes, chance, subgraphs, integers ----
 

@@ -13,8 +13,8 @@ import numba
 import numpy as np
 import pytest
 
-from simulator import _code, _llvm
-from simulator._jit import cache_folder, config, jit
+from simulator import _code, _store
+from simulator._jit import config, jit
 
 ROOT = Path(__file__).resolve().parents[2]
 Pair = namedtuple("Pair", "a b")
@@ -71,9 +71,9 @@ def test_other_types_are_other_code():
 def cache(monkeypatch, tmp_path):
     """Return an empty cache that is used until the end of the test."""
     monkeypatch.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    cache_folder.cache_clear()
+    _store.cache_folder.cache_clear()
     yield tmp_path
-    cache_folder.cache_clear()
+    _store.cache_folder.cache_clear()
 
 
 def twice(x, y):
@@ -86,11 +86,15 @@ def test_a_file_that_cannot_be_linked_is_compiled_anew(cache):
     kinds = (_code.kind(np.zeros(1)), _code.kind(np.zeros(1)))
     _code._address(jit(twice), kinds)
     (path,) = cache.rglob("*.loop")
-    symbol, names = json.loads(path.read_bytes().partition(b"\n")[0])
+    head, _, code = _store.read(path.stem, "loop").partition(b"\n")
+    symbol, names = json.loads(head)
     assert "twice" in symbol
-    path.write_bytes(json.dumps([symbol, [*names, "NRT_there_is_none"]]).encode() + b"\nno code at all")
-    assert _code._address(jit(twice), kinds)
-    assert json.loads(path.read_bytes().partition(b"\n")[0])[1] == names  # written again
+    for told, kept in (([*names, "NRT_there_is_none"], code), (names, b"no code at all")):
+        _store.write(path.stem, "loop", json.dumps([symbol, told]).encode() + b"\n" + kept)
+        assert _code._address(jit(twice), kinds)
+        head, _, again = _store.read(path.stem, "loop").partition(b"\n")  # written again
+        assert json.loads(head)[1] == names
+        assert len(again) == len(code)
 
 
 def test_what_another_process_compiles_is_waited_for(cache, monkeypatch):
@@ -102,7 +106,7 @@ def test_what_another_process_compiles_is_waited_for(cache, monkeypatch):
     path.unlink()
     monkeypatch.setattr(_code, "_compiled", None)  # compiling would fail
     with ThreadPoolExecutor(1) as pool:
-        with _llvm.alone(path.stem):  # as another process holds it
+        with _store.alone(path.stem):  # as another process holds it
             found = pool.submit(_code._address, jit(twice), kinds)
             with pytest.raises(TimeoutError):
                 found.result(0.2)
@@ -113,12 +117,13 @@ def test_what_another_process_compiles_is_waited_for(cache, monkeypatch):
 
 def test_code_is_of_a_target(monkeypatch):
     """Law: other settings of Numba, such as another processor, are other code."""
-    before = _code._target()
-    _code._target.cache_clear()
+    before, key = _store._target(), _store.key("a")
+    _store._target.cache_clear()
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
-    other = _code._target()
-    _code._target.cache_clear()
+    other, after = _store._target(), _store.key("a")
+    _store._target.cache_clear()
     assert before != other
+    assert key != after
     assert numba.__version__ in before
 
 

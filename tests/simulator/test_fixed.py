@@ -25,6 +25,7 @@ from simulator.fixed import (
     rsh,
     sat,
 )
+from simulator.native import Loop
 from tests.naive import fixed as naive
 from tests.simulator.helpers import more, triple
 
@@ -125,7 +126,7 @@ def test_a_multiplier_rounds_any_way(case, rounding, zero):
     want = [naive.rescale_by(v, triple(rescale), rounding.name) for v in acc]
     assert rescale(np.array(acc, object)).tolist() == want
     got = np.zeros(len(acc), np.int64)
-    applied(rescale.within(bound), np.array(acc, np.int64), got)
+    Loop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
     assert got.tolist() == want
 
 
@@ -137,7 +138,7 @@ def test_every_form_is_exact_up_to_its_bound(case):
     want = [naive.rescale(v, triple(rescale)) for v in acc]
     assert rescale(np.array(acc, object)).tolist() == want
     got = np.zeros(len(acc), np.int64)
-    applied(rescale.within(bound), np.array(acc, np.int64), got)
+    Loop(applied, (rescale.within(bound), np.array(acc, np.int64), got))((), ())
     assert got.tolist() == want
     form = rescale.within(bound)
     if not isinstance(form, Shift):  # Shift counts in int32, which NumPy checks more strictly than the compiled code
@@ -166,7 +167,7 @@ def test_the_cheapest_exact_form_is_chosen(rescale, bound, form):
 def test_clip_narrows_the_result(rescale):
     acc = np.arange(-2000, 2000)
     got = np.zeros(len(acc), np.int64)
-    applied(rescale.within(2000, (3, 100)), acc, got)
+    Loop(applied, (rescale.within(2000, (3, 100)), acc, got))((), ())
     assert got.tolist() == np.clip(rescale(acc), 3, 100).tolist()
 
 
@@ -176,7 +177,7 @@ def test_luna_div_is_the_newton_reciprocal(n, d, shift):
     want = naive.luna_div(n, d, shift)
     assert luna_div(n, d, shift) == want
     out = np.zeros(1, np.int64)
-    divided(np.array([n]), np.array([d]), shift, out)
+    Loop(divided, (np.array([n]), np.array([d]), shift, out))((), ())
     assert out[0] == want
 
 
@@ -191,7 +192,7 @@ def test_luna_div_ties_fall_by_the_error_of_the_reciprocal(n, d, want):
 def test_luna_div_is_the_nearest_integer_away_from_ties():
     n, d = (a.reshape(-1) for a in np.meshgrid(np.arange(-(2**15), 2**15, 37), np.arange(1, 601, 7)))
     out = np.zeros(n.size, np.int64)
-    divided(n, d, 0, out)
+    Loop(divided, (n, d, 0, out))((), ())
     tie = (2 * n) % d == 0
     assert np.array_equal(out[~tie], ((2 * n + d) // (2 * d))[~tie])
 
@@ -201,11 +202,11 @@ def test_division_and_chain_as_rules():
     got = np.zeros(len(acc), np.int64)
     form = LunaDivide(9, 1).within(3000)
     assert type(form) is Quotient
-    applied(form, acc, got)
+    Loop(applied, (form, acc, got))((), ())
     assert got.tolist() == [naive.sat(naive.luna_div(int(v), 9, 1), 8) for v in acc]
     assert LunaDivide(9, -1, underflow=-(2**31)).within(3000)[-2:] == (-128, -128)
     chain = Chain(Rescale.from_shift(1, 32), Rescale.from_shift(2, 8))
     assert type(chain.within(3000)) is Pair
-    applied(chain.within(3000), acc, got)
+    Loop(applied, (chain.within(3000), acc, got))((), ())
     assert got.tolist() == [naive.sat(naive.rsh(naive.rsh(int(v), 1), 2), 8) for v in acc]
     assert (chain.dtype, LunaDivide(9, bits=16).dtype) == (np.int8, np.int16)

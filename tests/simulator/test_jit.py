@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
-import numba
 import numpy as np
 import pytest
 
 import simulator
-from simulator import _jit
+from simulator import _jit, _store
 from simulator.fixed import Rescale
 from simulator.kernels import Conv, Mul, Requant
 from simulator.machine import Call, Spec, compile
+from simulator.native import Loop
 from tests.simulator.helpers import integers, run
 
 PACKAGE = Path(simulator.__file__).parent
@@ -26,9 +26,9 @@ PACKAGE = Path(simulator.__file__).parent
 @pytest.fixture
 def folder(monkeypatch):
     """Forget the cache folder before and after."""
-    _jit.cache_folder.cache_clear()
+    _store.cache_folder.cache_clear()
     yield monkeypatch
-    _jit.cache_folder.cache_clear()
+    _store.cache_folder.cache_clear()
 
 
 def python(code, root, **environment):
@@ -49,8 +49,8 @@ def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "simulator", ignore=shutil.ignore_patterns("__pycache__"))
     code = (
         "import numpy as np; from simulator.kernels.elementwise import requantize; from simulator.fixed import Rescale;"
-        "y, half = np.zeros(1, np.int8), Rescale.from_shift(1, 8).within(128);"
-        "requantize(np.array([3], np.int8), half, y); print(y[0])"
+        "from simulator.native import Loop; y, half = np.zeros(1, np.int8), Rescale.from_shift(1, 8).within(128);"
+        "Loop(requantize, (np.array([3], np.int8), half, y))((), ()); print(y[0])"
     )
     cache = str(tmp_path / "cache")
     assert python(code, tmp_path, LINGERONNX_CACHE_DIR=cache) == "2"
@@ -65,33 +65,32 @@ def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
 
 def test_the_cache_folder_can_be_chosen(folder, tmp_path):
     folder.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    assert Path(_jit.cache_folder()).parent == tmp_path
-    assert Path(_jit.cache_folder()).name == f"lingeronnx-{_jit.sources_hash()}"
+    assert Path(_store.cache_folder()).parent == tmp_path
+    assert Path(_store.cache_folder()).name == f"lingeronnx-{_store.sources_hash()}"
 
 
 def test_the_cache_folder_is_the_users(folder, tmp_path):
     folder.delenv("LINGERONNX_CACHE_DIR", raising=False)
     folder.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Path(_jit.cache_folder()).parent == tmp_path
-    _jit.cache_folder.cache_clear()
+    assert Path(_store.cache_folder()).parent == tmp_path
+    _store.cache_folder.cache_clear()
     folder.delenv("XDG_CACHE_HOME")
     folder.setenv("HOME", str(tmp_path))
-    assert Path(_jit.cache_folder()).parent == tmp_path / ".cache"
+    assert Path(_store.cache_folder()).parent == tmp_path / ".cache"
 
 
 def test_nothing_is_cached_where_nothing_can_be_written(folder, tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
     folder.setenv("LINGERONNX_CACHE_DIR", str(blocker))
-    assert _jit.cache_folder() is None
-    assert _jit.jit(lambda: 3)() == 3
+    assert _store.cache_folder() is None
+    x = np.array([3])
+    Loop(_jit.jit(_double), (x,))((), ())
+    assert x[0] == 6
 
 
-def test_the_settings_of_other_packages_are_left_alone(folder, tmp_path):
-    folder.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
-    before = numba.config.CACHE_DIR
-    _jit.jit(test_nothing_is_cached_where_nothing_can_be_written)
-    assert before == numba.config.CACHE_DIR
+def _double(x):
+    x[0] *= 2
 
 
 def test_numba_may_be_half_imported_by_another_thread(monkeypatch):

@@ -14,6 +14,7 @@ from simulator.kernel import MachineError
 from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, _curve, _tile
 from simulator.kernels._curve import Vectors, curves, follow_all
 from simulator.lut import piecewise
+from simulator.native import Loop
 from simulator.rows import ROWS, host_features, row, runs_here
 from tests.examples import some
 from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
@@ -126,7 +127,7 @@ def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
         with simd(name):
             curve = curves(table, bits, after)
         out = np.full_like(lines, 77)
-        followed(curve, lines, width, out)
+        Loop(followed, (curve, lines, width, out))((), ())
         want = table.rounded(lines[:, 2 : 2 + width], bits)
         assert isinstance(curve, Vectors)
         assert out[:, 2 : 2 + width].tolist() == (want + (1 << after >> 1) >> after).tolist()

@@ -13,6 +13,7 @@ from simulator.kernel import PlainKernel, Spec
 
 from ...errors import ModelError
 from ...graph import ir, operators
+from .batching import Batching, apart, batching, filled, flat, placed
 from .refusal import reason
 from .sessions import ort_session
 
@@ -97,7 +98,8 @@ class FloatIsland(PlainKernel):
     """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
 
     nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
-    Sample by sample when the nodes mix samples or were written for one sample only.
+    A sample's outputs are the same in any batch, to the last bit: see `batching`. Sample by sample when the nodes mix
+    samples or were written for one sample only.
 
     opened : {digest: session} of islands that are shared; one of the same nodes and constants is taken from there, or
     put there.
@@ -130,6 +132,8 @@ class FloatIsland(PlainKernel):
         self.names = tuple(str(node.name) for node in nodes)
         #: The nodes as a model of their own.
         self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
+        self._nodes = tuple(nodes)
+        self._batching = Batching.ALONE
         self._session: OrtSession | None = None
         self._mixes: bool | None = None
         self._specs: tuple[Spec, ...] = ()
@@ -182,10 +186,18 @@ class FloatIsland(PlainKernel):
         return results
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        if not self.one_by_one(arrays):
-            return tuple(self._run(arrays))
-        parts = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        if self._whole or not arrays:
+            return tuple(self._run([placed(a) for a in arrays]))
+        count, how = len(arrays[0]), self._batching
+        if how is Batching.FLAT:
+            shape = arrays[0].shape
+            return tuple(r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flat(a) for a in arrays]))
+        if how is Batching.ALONE or ((count > 1 or how is Batching.FILLED) and self._mixed(arrays)):
+            parts = [self._run(sample) for sample in zip(*map(apart, arrays), strict=True)]
+            return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        if how is Batching.FILLED:
+            return tuple(result[:count] for result in self._run([filled(a) for a in arrays]))
+        return tuple(self._run([placed(a) for a in arrays]))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Return the outputs' specs, by running on zeros; the inputs are of the types given, whatever the file says."""
@@ -193,7 +205,7 @@ class FloatIsland(PlainKernel):
             value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
         self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
         try:
-            results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
+            results = self._run([np.zeros(spec.shape, spec.dtype) for spec in specs])
         except ModelError as error:
             numbers = [name for name, spec in zip(self.inputs, specs, strict=True) if spec.dtype.kind in "iu"]
             if not numbers:
@@ -204,6 +216,7 @@ class FloatIsland(PlainKernel):
             ) from error
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
+        self._batching = batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
         return self._specs
 
     def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:

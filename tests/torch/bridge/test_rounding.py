@@ -15,6 +15,7 @@ from simulator import fixed
 from simulator import kernels as k
 from simulator.channels import ChannelRescale, requantize
 from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
+from simulator.native import Loop
 from tests.examples import examples
 from tests.simulator.helpers import integers
 from tests.torch.bridge.faked import simulated, tensor
@@ -81,7 +82,7 @@ def test_a_ratio_for_each_channel_rounds_as_told(rounding, seed):
     rule = ChannelRescale(tuple(Rescale.from_ratio(r, 8, 3, rounding) for r in (0.25, 0.0173, 2.0**-9)))
     acc = rng.integers(-(1 << 12), 1 << 12, (40, 3))
     out = np.zeros(acc.shape, np.int64)
-    requantize(acc, rule.within(1 << 12), out)
+    Loop(requantize, (acc, rule.within(1 << 12), out))((), ())
     assert np.array_equal(out, np.stack([one(acc[:, c]) for c, one in enumerate(rule.each)], 1))
     got = rescaled(torch.from_numpy(acc.astype(np.float32)), rule, 1 << 12)
     assert np.array_equal(got.numpy(), out)

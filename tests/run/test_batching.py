@@ -1,0 +1,130 @@
+"""Float nodes between integers: the same numbers, to the last bit, in any batch."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from lingeronnx.graph import ir, operators
+from lingeronnx.run.runners.batching import Batching, apart, batching, filled, flat, placed
+from lingeronnx.run.runners.islands import FloatIsland
+from simulator.kernel import Spec
+
+COUNT = 17
+SHAPES = [(1,), (7,), (10,), (16,), (61,), (3, 5), (7, 33), (5, 16), (3, 3, 5), (4, 8, 8), (2, 9, 33)]
+POSITIVE = ("Log", "Sqrt", "Acosh")
+WITHIN = ("Asin", "Acos", "Atanh")
+
+
+def _nodes(kind, rank):
+    """Return the nodes of a kind of island, x to y, and its constants; None where it is of no such rank."""
+    many = np.linspace(0.5, 1.5, 8, dtype=np.float32)
+    if kind in operators.REDUCES or kind == "GlobalAveragePool":
+        if kind == "GlobalAveragePool":
+            return ([helper.make_node(kind, ["x"], ["y"])], {}) if rank > 1 else None
+        return [helper.make_node(kind, ["x", "axes"], ["y"])], {"axes": np.array([-1])}
+    if kind == "InstanceNormalization":
+        return ([helper.make_node(kind, ["x", "g", "b"], ["y"])], {"g": many, "b": many}) if rank > 1 else None
+    if kind == "MatMul":
+        return [helper.make_node(kind, ["x", "w"], ["y"])], {"w": None}
+    if kind == "two functions":
+        return [helper.make_node("Softplus", ["x"], ["a"]), helper.make_node("Sin", ["a"], ["y"])], {}
+    if kind == "a function of each channel":
+        nodes = [helper.make_node("Mul", ["x", "many"], ["a"]), helper.make_node("Softplus", ["a"], ["y"])]
+        return nodes, {"many": None}
+    if kind == "a function of a part":
+        nodes = [helper.make_node("Softplus", ["x"], ["a"]), helper.make_node("Slice", ["a", "s", "e", "t"], ["b"]),
+                 helper.make_node("Elu", ["b"], ["y"])]  # fmt: skip
+        return nodes, {"s": np.array([0]), "e": np.array([5]), "t": np.array([rank])}
+    axis = {"axis": -1} if kind in operators.ROWS or kind in ("LpNormalization",) else {}
+    axis = {"axes": [-1]} if kind == "MeanVarianceNormalization" else axis
+    return [helper.make_node(kind, ["x"], ["y"], **axis)], {}
+
+
+def _island(kind, shape):
+    """Return an island on samples of a shape, as the simulator makes it; None where there is none."""
+    made = _nodes(kind, len(shape))
+    if made is None:
+        return None
+    rng = np.random.default_rng(1)
+    nodes, constants = made
+    for name, array in constants.items():
+        if array is None:
+            array = rng.uniform(0.5, 1.5, (shape[-1], 9) if name == "w" else shape[-1:]).astype(np.float32)
+        constants[name] = array[: shape[0]] if name in ("g", "b") else array
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", *shape])], [helper.make_empty_tensor_value_info("y")],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9))
+    island = FloatIsland(model, list(model.graph), ())
+    island.infer(Spec((1, *shape), np.float32))
+    return island
+
+
+def _data(kind, shape):
+    """Return samples on which onnxruntime's ways of computing differ by one unit in the last place."""
+    x = np.random.default_rng(0).standard_normal((COUNT, *shape)).astype(np.float32) * 3
+    if kind in POSITIVE:
+        return np.abs(x) + (1 if kind == "Acosh" else 0.01)
+    return x / 20 if kind in WITHIN else x
+
+
+KINDS = [
+    *(kind for kind in sorted(operators.ONE_TENSOR) if kind != "Swish"),  # which opset 20 has not
+    *sorted(operators.ROWS), *sorted(operators.REDUCES),
+    "InstanceNormalization", "LpNormalization", "MeanVarianceNormalization",
+    "GlobalAveragePool", "MatMul", "two functions", "a function of each channel", "a function of a part",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_batch_gives_the_same_numbers(kind):
+    """Law: any split of a batch gives the same floats, bit by bit, wherever they stand in memory."""
+    for shape in SHAPES:
+        island, x = _island(kind, shape), _data(kind, shape)
+        if island is None:
+            continue
+        (want,) = island(x)
+        for size in (1, 2, 3, 4, 7, 16):
+            parts = [island(x[i : i + size])[0] for i in range(0, COUNT, size)]
+            assert np.concatenate(parts).tobytes() == want.tobytes(), (shape, size)
+        moved = np.empty(x.size + 3, np.float32)[3:].reshape(x.shape)
+        moved[...] = x
+        assert island(moved)[0].tobytes() == want.tobytes(), shape
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "how"),
+    (
+        ("Relu", (7,), Batching.AS_THEY_COME),
+        ("Softmax", (7,), Batching.AS_THEY_COME),
+        ("Softplus", (4, 8), Batching.AS_THEY_COME),
+        ("Softplus", (7,), Batching.FLAT),
+        ("a function of each channel", (7,), Batching.FILLED),
+        ("a function of each channel", (700, 7), Batching.ALONE),
+        ("a function of a part", (16,), Batching.FILLED),
+        ("InstanceNormalization", (4, 16), Batching.AS_THEY_COME),
+        ("InstanceNormalization", (4, 15), Batching.ALONE),
+        ("ReduceMean", (4, 16), Batching.ALONE),
+        ("MatMul", (4, 16), Batching.ALONE),
+    ),
+)
+def test_how_samples_are_run(kind, shape, how):
+    island = _island(kind, shape)
+    assert batching(island._nodes, island.proto.graph.initializer, [Spec((1, *shape), np.float32)] * 2) is how
+
+
+def test_samples_apart_begin_on_lines():
+    x = np.arange(21, dtype=np.int16).reshape(3, 7)
+    rows = apart(x)
+    assert np.concatenate(rows).tolist() == x.tolist()
+    assert all(row.ctypes.data % 64 == 0 and row.flags.c_contiguous for row in rows)
+    assert placed(x[:, 1:]).ctypes.data % 64 == 0
+    assert placed(x[:, 1:]).tolist() == x[:, 1:].tolist()
+
+
+def test_what_is_filled_repeats_the_last():
+    assert filled(np.arange(3)).tolist() == [0, 1, *[2] * 14]
+    assert filled(np.arange(16)).tolist() == list(range(16))
+    assert flat(np.zeros((3, 6))).shape == (32,)
