@@ -132,17 +132,17 @@ class Running:
             os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(writer, 2)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
             prepare()
             from lingeronnx.cli import main
 
             main(list(args), prog_name="lingeronnx")
         except SystemExit as end:
-            sys.stderr.flush()
             os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         except BaseException:
             traceback.print_exc()
-            sys.stderr.flush()
-        os._exit(70)
+        finally:
+            os._exit(70)
 
     def ended(self) -> tuple[int, str]:
         """Return its exit code, minus the signal where one ended it, and what it told on stderr."""
@@ -313,7 +313,7 @@ def full(place: Place, row: Row) -> None:
 
 def one_line(row: Row, what: str, code: int, told: str) -> None:
     """A command that fails says so in one line, and is no bug of ours."""
-    if code not in (0, 1) or "Traceback" in told or (code == 1 and not told.splitlines()[-1:][0].startswith("error:")):
+    if code not in (0, 1) or "Traceback" in told or (code == 1 and len(told.splitlines()) != 1):
         row.wrong.append(f"{what}: exit code {code}: {(told.splitlines() or [''])[-1][:200]}")
 
 
