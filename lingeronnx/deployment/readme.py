@@ -71,8 +71,8 @@ def _table(ports: Ports) -> Iterator[str]:
 
 def _literal(text: str) -> str:
     """Return `text` so that Markdown shows it as it is, on one line and in one cell of a table."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return _MARKS.sub(lambda mark: _ENTITIES[mark[0]], shown)
+    shown = _MARKS.sub(lambda mark: _ENTITIES[mark[0]], text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
 def _shape(port: Port) -> str:

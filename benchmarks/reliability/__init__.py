@@ -1,0 +1,1 @@
+"""Attacks on the real commands: what is killed, full, closed, forbidden or done twice at once."""

@@ -1,0 +1,457 @@
+"""Faults put into every command that writes: kills, full disks, closed streams, forbidden folders, clocks, two at once.
+
+    python -m benchmarks.reliability.faults                           every command, every kind: an hour on one core
+    python -m benchmarks.reliability.faults --commands deploy --kills 200
+    python -m benchmarks.reliability.faults --kinds full twice
+
+Each command runs where an older run of it, on other data, has left its results. Then every file, and every folder that
+is written as one, must be the old one or the new one, byte for byte; whatever else lies there must be gone after the
+next run. A fault is told in one line. The table has a row for each command: how many of each kind, and what was wrong.
+
+A kill is a SIGKILL in front of the k-th change of the file system (opening for writing, making, renaming, removing),
+counted by Python's audit hook: every k, with the older results there and without. Kills beyond these come at random
+times. Commands run in children of a process that has imported the package, streams and locales in cold ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+KINDS = ("kill", "full", "streams", "forbidden", "clock", "twice")
+EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
+LIMIT = 300  # seconds of one run
+NOBODY = 65534
+
+TINY = """
+<ir_version: 8, opset_import: ["": 13]>
+tiny (float[N, 2, 4, 4] x) => (float[N, 3] y) {
+    c = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(x, w, b)
+    r = Relu(c)
+    p = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(r)
+    f = Flatten(p)
+    y = Gemm<transB=1>(f, v, d)
+}
+"""
+NET = """
+import torch
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.ReLU())
+def old():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.ReLU())
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """line : what is run, with {v} for "new" or "old". units : what it writes that is old or new as a whole.
+
+    journals : files that grow, and are what a killed run left of them until the next run.
+    """
+
+    name: str
+    line: str
+    units: tuple[str, ...]
+    journals: tuple[str, ...] = ()
+
+    def args(self, version: str) -> list[str]:
+        """Return the words of the command line."""
+        return self.line.format(v=version).split()
+
+
+COMMANDS = (
+    Command("quantize", "quantize tiny.onnx --calib {v}.npz --effort fast -o o/q.onnx --save-plan o/plan.json",
+            ("o/q.onnx", "o/plan.json")),
+    Command("search", "quantize tiny.onnx --calib {v}.npz --effort fast --min-sqnr 20 --budget 2 -o o/q.onnx",
+            ("o/q.onnx", "o/q_search.html", "o/q_search.svg"), ("o/q_search.jsonl",)),
+    Command("deploy", "deploy {v}_q.onnx --input {v}.npz -o o/board", ("o/board",)),
+    Command("convert", "convert {v}_q.onnx --to qdq -o o/c.onnx", ("o/c.onnx",)),
+    Command("fix-dequant", "fix-dequant {v}_q.onnx -o o/f.onnx", ("o/f.onnx",)),
+    Command("simulate", "simulate {v}_q.onnx --input {v}.npz --dump o/dump -o o/out.npz", ("o/dump", "o/out.npz")),
+    Command("compare", "compare tiny.onnx {v}_q.onnx --data {v}.npz -o o/cmp",
+            tuple(f"o/cmp/{n}" for n in ("compare_per_layer_out.txt", "compare_per_layer_out.csv",
+                                         "abnormal_layer_advisor.txt", "profiler.html"))),
+    Command("profile", "profile {v}_q.onnx --data {v}.npz --keep -o o/prof",
+            ("o/prof/statistic.txt", "o/prof/profile.npz", "o/prof/tensors")),
+    Command("sensitivity", "sensitivity tiny.onnx --calib {v}.npz -o o/sens",
+            ("o/sens/sensitive_ops.txt", "o/sens/sensitive_ops.json"), ("o/sens/sensitivity.jsonl",)),
+    Command("check", "check {v}_q.onnx -o o/check", ("o/check/check.txt", "o/check/check.json")),
+    Command("badcase", "badcase tiny.onnx {v}_q.onnx --data {v}.npz -o o/bad.npz", ("o/bad.npz",)),
+    Command("export", "export net.py:{v} -o o/e.onnx --input-shape x=1,2,8,8", ("o/e.onnx",)),
+    Command("finetune", "finetune tiny.onnx --train {v}.npz --epochs 1 -o o/t.onnx --checkpoint o/t.ckpt",
+            ("o/t.onnx",), ("o/t.ckpt",)),
+)  # fmt: skip
+
+
+@dataclass
+class Row:
+    """What was tried of a command, and what was wrong."""
+
+    name: str
+    tried: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def count(self, kind: str) -> None:
+        """Note that a fault of this kind was tried."""
+        self.tried[kind] = self.tried.get(kind, 0) + 1
+
+
+# ---- a run -------------------------------------------------------------------------------------------------------
+
+
+class Running:
+    """A command in a fork of this process, in `folder`; prepare : called in there first."""
+
+    def __init__(self, args: Sequence[str], folder: Path, prepare: Callable[[], None] = lambda: None) -> None:
+        self._reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writer)
+            return
+        try:
+            os.chdir(folder)
+            os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(writer, 2)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+            prepare()
+            from lingeronnx.cli import main
+
+            main(list(args), prog_name="lingeronnx")
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(70)
+
+    def ended(self) -> tuple[int, str]:
+        """Return its exit code, minus the signal where one ended it, and what it told on stderr."""
+        told, end = b"", time.monotonic() + LIMIT
+        while time.monotonic() < end:
+            if select.select([self._reader], [], [], 0.2)[0]:
+                part = os.read(self._reader, 65536)
+                told += part
+                if not part:
+                    break
+        else:
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(self._reader)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), told.decode(errors="replace").strip()
+
+
+def counting(folder: Path, deadly: int, told: int | None = None) -> Callable[[], None]:
+    """Return what lets a child kill itself in front of its `deadly`-th change of `folder`; `told` : where it counts."""
+
+    def prepare() -> None:
+        seen = 0
+
+        def hook(event: str, given: tuple[object, ...]) -> None:
+            nonlocal seen
+            if event not in EVENTS and not (event == "open" and writes(given[2])):
+                return
+            if not isinstance(given[0], str | os.PathLike) or not below(os.fspath(given[0]), folder):
+                return
+            seen += 1
+            if told is not None:
+                os.write(told, b".")
+            if seen == deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+
+    return prepare
+
+
+def writes(flags: object) -> bool:
+    """Whether a file is opened to be written."""
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+
+def below(path: str, folder: Path) -> bool:
+    """Whether `path` lies in `folder`, in which the run began."""
+    return not path.startswith("/") or path.startswith(str(folder))
+
+
+# ---- what must be ------------------------------------------------------------------------------------------------
+
+
+def content(path: Path) -> object:
+    """Return all that a file or a folder holds; None where there is none."""
+    if path.is_dir():
+        return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+    return path.read_bytes() if path.exists() else None
+
+
+def extra(folder: Path, command: Command) -> list[str]:
+    """Return what lies in the folders that are written into, beside what the command writes."""
+    known = [folder / name for name in (*command.units, *command.journals)]
+    found = [*(folder / "o").rglob("*"), *(folder / "tmp").rglob("*")]
+    return sorted(
+        str(p.relative_to(folder))
+        for p in found
+        if not any(p == unit or p.is_relative_to(unit) or unit.is_relative_to(p) for unit in known)
+    )
+
+
+class Place:
+    """A folder with inputs, and what a command writes there of the old and of the new data."""
+
+    def __init__(self, base: Path, command: Command, kills: int = 0, rng: random.Random | None = None) -> None:
+        self.base, self.command, self.home = base, command, base / "run"
+        self.kills, self.rng = kills, rng or random.Random(0)
+        self.states: dict[str, Path] = {}
+        self.seconds = 0.0
+        for version in ("old", "new"):
+            self.fresh("nothing")
+            start = time.monotonic()
+            code, told = self.run(version)
+            self.seconds = time.monotonic() - start
+            if code:
+                raise SystemExit(f"{command.name}: {code}: {told}")
+            self.states[version] = base / f"{command.name}_{version}"
+            shutil.copytree(self.home / "o", self.states[version])
+        self.wanted = {
+            unit: [content(state / Path(unit).relative_to("o")) for state in self.states.values()]
+            for unit in command.units
+        }
+
+    def start(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> Running:
+        """Begin to run the command."""
+        return Running(self.command.args(version), self.home, prepare)
+
+    def run(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
+        """Run the command; return its exit code and what it told."""
+        return self.start(version, prepare).ended()
+
+    def fresh(self, state: str) -> None:
+        """Begin anew, with the results of `state`: old, new or nothing."""
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.copytree(self.base / "inputs", self.home)
+        (self.home / "tmp").mkdir()
+        if state in self.states:
+            shutil.copytree(self.states[state], self.home / "o")
+        else:
+            (self.home / "o").mkdir()
+
+    def judge(self, what: str, row: Row, state: str, finished: bool) -> None:
+        """Add to `row` what is wrong after a fault; then, where something was left, run the command again."""
+        before = {"old": 0, "nothing": None}[state]
+        for unit, versions in self.wanted.items():
+            found = content(self.home / unit)
+            right = [versions[1]] if finished else [versions[1], None if before is None else versions[before]]
+            if found not in right:
+                row.wrong.append(f"{what}: {unit} is neither old nor new")
+        if not finished and not extra(self.home, self.command):
+            return
+        if not finished:
+            code, told = self.run()
+            if code:
+                row.wrong.append(f"{what}: the next run ends with {code}: {told[-200:]}")
+        if left := extra(self.home, self.command):
+            row.wrong.append(f"{what}: {', '.join(left[:3])} stay")
+
+
+# ---- the faults --------------------------------------------------------------------------------------------------
+
+
+def kill(place: Place, row: Row) -> None:
+    """Kill at every change of the file system, then at random times."""
+    for state in ("old", "nothing"):
+        place.fresh(state)
+        reader, writer = os.pipe()
+        running = place.start(prepare=counting(place.home, 0, writer))
+        os.close(writer)
+        running.ended()
+        changes = len(os.read(reader, 65536))
+        os.close(reader)
+        row.tried["changes"] = max(row.tried.get("changes", 0), changes)
+        for deadly in range(1, changes + 1, max(1, -(-2 * changes // max(place.kills, 1)))):
+            place.fresh(state)
+            code, _ = place.run(prepare=counting(place.home, deadly))
+            row.count("kill")
+            place.judge(f"killed at change {deadly} ({state})", row, state, code == 0)
+    while row.tried["kill"] < place.kills:
+        place.fresh("old")
+        running = place.start()
+        time.sleep(place.rng.uniform(0, place.seconds))
+        os.kill(running.pid, signal.SIGKILL)
+        code, _ = running.ended()
+        row.count("kill")
+        place.judge("killed at a random time", row, "old", code == 0)
+
+
+def full(place: Place, row: Row) -> None:
+    """Let every file end after so many bytes, as on a full disk."""
+    sizes = sorted(p.stat().st_size for p in place.states["new"].rglob("*") if p.is_file())
+    for limit in sorted({0, 1, sizes[len(sizes) // 2], sizes[-1] // 2, sizes[-1] - 1}):
+        place.fresh("old")
+        code, told = place.run(prepare=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)))
+        row.count("full")
+        one_line(row, f"files of {limit} bytes", code, told)
+        place.judge(f"files of {limit} bytes", row, "old", code == 0)
+
+
+def one_line(row: Row, what: str, code: int, told: str) -> None:
+    """A command that fails says so in one line, and is no bug of ours."""
+    if code not in (0, 1) or "Traceback" in told or (code == 1 and len(told.splitlines()) != 1):
+        row.wrong.append(f"{what}: exit code {code}: {(told.splitlines() or [''])[-1][:200]}")
+
+
+#: Streams as a shell gives them, by name.
+STREAMS = {
+    "stdout closed": ">&-",
+    "stderr closed": "2>&-",
+    "both closed": ">&- 2>&-",
+    "stdout full": ">/dev/full",
+    "both full": ">/dev/full 2>/dev/full",
+    "stdout cut off": "| head -c 1 >/dev/null",
+}
+
+
+def streams(place: Place, row: Row) -> None:
+    """Close streams, fill them, print to an ascii terminal; what was written stays."""
+    settings: dict[str, tuple[str, Mapping[str, str]]] = {name: (tail, {}) for name, tail in STREAMS.items()}
+    settings["ascii"] = ("", {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    for name, (tail, variables) in settings.items():
+        place.fresh("old")
+        line = f"{sys.executable} -m lingeronnx {' '.join(place.command.args('new'))}"
+        env = {**os.environ, "TMPDIR": str(place.home / "tmp"), "PYTHONPATH": os.getcwd(), **variables}
+        done = subprocess.run(["bash", "-c", f"{line} {tail}"], cwd=place.home, env=env, capture_output=True)
+        told = done.stderr.decode(errors="replace")
+        row.count("streams")
+        if "Traceback" in told or "Exception ignored" in told or done.returncode not in (0, 1):
+            row.wrong.append(f"{name}: exit code {done.returncode}: {told.splitlines()[-1:]}")
+        place.judge(name, row, "old", True)
+
+
+def forbidden(place: Place, row: Row) -> None:
+    """Take the rights to write, then to search, away from the folder that is written into."""
+    for mode in (0o555, 0o600):
+        place.fresh("old")
+        for path in (place.home, *place.home.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        (place.home / "o").chmod(mode)
+
+        def prepare() -> None:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+
+        code, told = place.run(prepare=prepare)
+        (place.home / "o").chmod(0o755)
+        row.count("forbidden")
+        one_line(row, f"a folder of mode {mode:o}", code, told)
+        place.judge(f"a folder of mode {mode:o}", row, "old", code == 0)
+
+
+def clock(place: Place, row: Row) -> None:
+    """Set the clock to 1970, and to a year that no archive can hold."""
+    for now in (0.0, 4_354_819_200.0):
+        place.fresh("old")
+
+        def prepare(now: float = now) -> None:
+            time.time = lambda: now
+
+        code, told = place.run(prepare=prepare)
+        row.count("clock")
+        one_line(row, f"clock at {now:.0f}", code, told)
+        place.judge(f"clock at {now:.0f}", row, "old", True)
+
+
+def twice(place: Place, row: Row) -> None:
+    """Run the command twice at once."""
+    place.fresh("old")
+    both = [place.start(), place.start()]
+    row.count("twice")
+    for running in both:
+        one_line(row, "two at once", *running.ended())
+    place.judge("two at once", row, "old", True)
+
+
+# ---- the program -------------------------------------------------------------------------------------------------
+
+
+def inputs(folder: Path) -> None:
+    """Write models and data, old and new, into `folder`."""
+    import lingeronnx as lo
+
+    folder.mkdir(parents=True)
+    model = onnx.parser.parse_model(TINY)
+    rng = np.random.default_rng(7)
+    for name, shape in {"w": (2, 2, 3, 3), "b": (2,), "v": (3, 8), "d": (3,)}.items():
+        array = rng.integers(-8, 8, shape).astype(np.float32) / 16
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, folder / "tiny.onnx")
+    (folder / "net.py").write_text(NET.replace("def net", "def new"))
+    pid = os.fork()  # onnxruntime's threads stay in there
+    if not pid:
+        for factor, version in ((1, "old"), (5, "new")):
+            x = factor * rng.integers(-16, 17, (20, 2, 4, 4)).astype(np.float32) / 16
+            np.savez(folder / f"{version}.npz", x=x)
+            lo.quantize(str(folder / "tiny.onnx"), x, effort="fast").save(folder / f"{version}_q.onnx")
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def attack(names: Sequence[str], kinds: Sequence[str], kills: int, seed: int) -> list[Row]:
+    """Return a row for each of the commands called `names`."""
+    import lingeronnx.api
+    import lingeronnx.cli  # noqa: F401 - imported before the children are made
+
+    run = {"kill": kill, "full": full, "streams": streams, "forbidden": forbidden, "clock": clock, "twice": twice}
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="faults-") as made:
+        base = Path(made)
+        base.chmod(0o755)
+        inputs(base / "inputs")
+        for command in COMMANDS:
+            if command.name in names:
+                row = Row(command.name)
+                place = Place(base, command, kills, random.Random(seed))
+                for kind in kinds:
+                    run[kind](place, row)
+                rows.append(row)
+                print(text(row), flush=True)
+    return rows
+
+
+def text(row: Row) -> str:
+    """Return a row of the table, with what was wrong below it."""
+    cells = " | ".join(str(row.tried.get(kind, 0)) for kind in ("changes", *KINDS))
+    return "\n".join([f"| {row.name} | {cells} | {len(row.wrong)} |", *(f"    {line}" for line in row.wrong[:20])])
+
+
+def main() -> None:
+    """Print the table; exit code 1 where something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--commands", nargs="*", default=[command.name for command in COMMANDS])
+    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
+    parser.add_argument("--kills", type=int, default=200, help="of each command")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    print(f"| command | changes | {' | '.join(KINDS)} | violations |\n|---|{'---:|' * (len(KINDS) + 2)}")
+    rows = attack(given.commands, given.kinds, given.kills, given.seed)
+    raise SystemExit(any(row.wrong for row in rows))
+
+
+if __name__ == "__main__":
+    main()
