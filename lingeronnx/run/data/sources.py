@@ -23,7 +23,7 @@ __all__ = ["Opener", "opener"]
 Given = tuple[object, object]
 
 
-class _Reader(Protocol):
+class _CalibrationReader(Protocol):
     def get_next(self) -> object: ...
 
 
@@ -158,7 +158,7 @@ def _one_sample(item: object) -> Given:
     return feeds, None if label is None else np.asarray(label)[None]
 
 
-def _read_out(reader: _Reader) -> Iterator[Given]:
+def _read_out(reader: _CalibrationReader) -> Iterator[Given]:
     """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
     if hasattr(reader, "rewind"):
         reader.rewind()
