@@ -2,7 +2,7 @@
 
     y[.., c] = sat(floor(acc[.., c] * M[c] / 2^s[c] + 1/2) + z, bits)
 
-Owns: `ChannelRescale`, its compiled form `Channels`, the loop `requantize`. The rounding is `fixed`'s, channel by
+Owns: `ChannelRescale`, its compiled form `ChannelScales`, the loop `requantize`. The rounding is `fixed`'s, channel by
 channel. A kernel whose loops take one form for all channels has its exact accumulators written and hands them on.
 """
 
@@ -17,10 +17,10 @@ from simulator._jit import jit
 from simulator.fixed import Rescale, Scale, Shift, Tied, WideScale, apply
 from simulator.kernel import Array, require
 
-__all__ = ["ChannelRescale", "Channels", "check_channels", "requantize"]
+__all__ = ["ChannelRescale", "ChannelScales", "check_channels", "requantize"]
 
 
-class Channels(NamedTuple):
+class ChannelScales(NamedTuple):
     """One `Scale`, `WideScale` or `Tied` for each channel, as arrays [C] of int64; `low` and `high` are common."""
 
     limit: np.ndarray
@@ -52,15 +52,15 @@ class ChannelRescale:
         """The integer type of the result."""
         return self.each[0].dtype
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Channels:
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> ChannelScales:
         """Return the exact compiled form for accumulators of |acc| <= `bound`, with the bounds of a Relu behind it."""
         forms = [_scaled(rescale.within(bound, clip), bound) for rescale in self.each]
         limit, multiplier, half, shift, wide = np.array([form[:5] for form in forms], np.int64).T.copy()
-        return Channels(limit, multiplier, half, shift, wide, *forms[0][5:])
+        return ChannelScales(limit, multiplier, half, shift, wide, *forms[0][5:])
 
 
 def _scaled(form: Shift | Scale | WideScale | Tied, bound: int) -> tuple[int, ...]:
-    """Return a form as the fields of `Channels` for one channel."""
+    """Return a form as the fields of `ChannelScales` for one channel."""
     if isinstance(form, Tied):
         return form.limit, form.multiplier, form.zero, form.shift, 2 + form.rounding, form.low, form.high
     if isinstance(form, WideScale):
@@ -70,7 +70,7 @@ def _scaled(form: Shift | Scale | WideScale | Tied, bound: int) -> tuple[int, ..
 
 
 @jit
-def requantize(acc: Array, form: Channels, out: Array) -> None:
+def requantize(acc: Array, form: ChannelScales, out: Array) -> None:
     """Fill out [N, C] with the requantized int32 or int64 acc [N, C]."""
     for n in range(acc.shape[0]):
         source, target = acc[n], out[n]

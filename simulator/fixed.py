@@ -23,7 +23,7 @@ Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes not
 Shift and Scale have z in their rounding term, as z * 2^s.
 
 The NPU rounds half up, whatever it is told. Other targets, and the software that networks are trained with, can do
-otherwise (`Rounding`): a `Rescale` may have another rounding, `Rounded` is a power-of-two ratio with one of those,
+otherwise (`RoundingMode`): a `Rescale` may have another rounding, `Rounded` is a power-of-two ratio with one of those,
 `divided` a division by any number.
 """
 
@@ -36,10 +36,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from simulator._jit import inline, overload
-from simulator.rounding import Rounding
+from simulator.rounding import RoundingMode
 
 __all__ = [
-    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "Tied",
+    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "RoundingMode", "Scale", "Shift", "Tied",
     "WideScale", "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "narrow", "rsh", "sat",
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ class NarrowScale(NamedTuple):
     high: int
 
 
-class Quotient(NamedTuple):
+class ConstantDivision(NamedTuple):
     """A division by a constant, as a reciprocal r * 2^(exponent-31) and a left shift of the numerator."""
 
     reciprocal: float
@@ -144,14 +144,14 @@ class Even(NamedTuple):
     high: int
 
 
-class Pair(NamedTuple):
+class TwoForms(NamedTuple):
     """One form after another."""
 
     first: Any
     second: Any
 
 
-Form: TypeAlias = Shift | Scale | NarrowScale | WideScale | Tied | Quotient | Even | Pair
+Form: TypeAlias = Shift | Scale | NarrowScale | WideScale | Tied | ConstantDivision | Even | TwoForms
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Rescale:
     shift: int
     bits: int
     zero: int = 0
-    rounding: Rounding = Rounding.HALF_UP
+    rounding: RoundingMode = RoundingMode.HALF_UP
 
     def __post_init__(self) -> None:
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
@@ -190,7 +190,9 @@ class Rescale:
             raise ValueError(f"the zero point {self.zero} is no integer of {self.bits} bits")
 
     @classmethod
-    def from_ratio(cls, ratio: float, bits: int, zero: int = 0, rounding: Rounding = Rounding.HALF_UP) -> Rescale:
+    def from_ratio(
+        cls, ratio: float, bits: int, zero: int = 0, rounding: RoundingMode = RoundingMode.HALF_UP
+    ) -> Rescale:
         """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up; exact for powers of two."""
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
@@ -210,7 +212,7 @@ class Rescale:
     @property
     def pow2_shift(self) -> int | None:
         """The plain right shift where that is all: the ratio is a power of two, the zero point 0; else None."""
-        plain = self.multiplier == 1 << 30 and not self.zero and self.rounding is Rounding.HALF_UP
+        plain = self.multiplier == 1 << 30 and not self.zero and self.rounding is RoundingMode.HALF_UP
         return self.shift - 30 if plain else None
 
     @property
@@ -222,7 +224,7 @@ class Rescale:
         """Rescale integers of any shape and size in Python's integers: exact, slow, for setup and tests. int64 out."""
         wide = np.asarray(acc).astype(object) * self.multiplier
         other = np.frompyfunc(lambda v: divided(v, 1 << self.shift, self.rounding), 1, 1)
-        whole = rsh(wide, self.shift) if self.rounding is Rounding.HALF_UP else other(wide)
+        whole = rsh(wide, self.shift) if self.rounding is RoundingMode.HALF_UP else other(wide)
         return np.asarray(sat_array(whole + self.zero, self.bits)).astype(np.int64)
 
     def bound(self, acc: int) -> int:
@@ -236,7 +238,7 @@ class Rescale:
         """
         low, high = _limits(self.bits, clip)
         right = self.shift - 30
-        if self.rounding is not Rounding.HALF_UP:
+        if self.rounding is not RoundingMode.HALF_UP:
             limit = min(bound, 1 << max(self.bits + right, 0))
             multiplier, shift = (self.multiplier, self.shift) if self.shift <= 94 else (1, 94)  # less than a half
             return Tied(limit, multiplier, shift, low, high, self.zero, int(self.rounding))
@@ -281,13 +283,13 @@ def sat_array(values: np.ndarray, bits: int) -> np.ndarray:
 
 # --- other roundings ------------------------------------------------------------------------------
 
-_DOWN, _UP, _EVEN = Rounding.DOWN.value, Rounding.UP.value, Rounding.HALF_EVEN.value
-_NEAREST, _AWAY = Rounding.HALF_UP.value, Rounding.HALF_AWAY.value
+_DOWN, _UP, _EVEN = RoundingMode.DOWN.value, RoundingMode.UP.value, RoundingMode.HALF_EVEN.value
+_NEAREST, _AWAY = RoundingMode.HALF_UP.value, RoundingMode.HALF_AWAY.value
 
 
 @inline
 def divided(n: Any, d: Any, rounding: Any) -> Any:
-    """Return n / d, d > 0, as an integer by the number of a `Rounding`; |n| and d below 2^61."""
+    """Return n / d, d > 0, as an integer by the number of a `RoundingMode`; |n| and d below 2^61."""
     if rounding == _DOWN:
         return n // d
     if rounding == _UP:
@@ -306,10 +308,10 @@ class Rounded:
 
     shift: int
     bits: int
-    rounding: Rounding
+    rounding: RoundingMode
 
     def __post_init__(self) -> None:
-        other = self.rounding is not Rounding.HALF_UP
+        other = self.rounding is not RoundingMode.HALF_UP
         if not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62 and other):
             raise ValueError(f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}")
 
@@ -333,11 +335,13 @@ class Rounded:
         limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond which every result is saturated
         if self.shift <= 0:
             return Scale(limit, 1 << -self.shift, 0, 0, low, high)
-        if self.rounding is Rounding.HALF_EVEN:
+        if self.rounding is RoundingMode.HALF_EVEN:
             return Even(limit, self.shift, low, high)
-        if self.rounding is Rounding.HALF_AWAY:
+        if self.rounding is RoundingMode.HALF_AWAY:
             return Tied(limit, 1, self.shift, low, high, 0, int(self.rounding))
-        return Scale(limit, 1, 0 if self.rounding is Rounding.DOWN else (1 << self.shift) - 1, self.shift, low, high)
+        return Scale(
+            limit, 1, 0 if self.rounding is RoundingMode.DOWN else (1 << self.shift) - 1, self.shift, low, high
+        )
 
 
 # --- division -------------------------------------------------------------------------------------
@@ -393,14 +397,14 @@ class LunaDivide:
         """The integer type of the result."""
         return dtype_of(self.bits)
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Scale | Quotient:
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Scale | ConstantDivision:
         """Return the compiled form for |acc| <= `bound` < 2^31."""
         low, high = _limits(self.bits, clip)
         if self.shift < 0:
             value = _clamp(self.underflow, low, high)
             return Scale(bound, 0, 0, 0, value, value)
         reciprocal, exponent = luna_reciprocal(self.divisor)
-        return Quotient(reciprocal, int(exponent), self.shift, low, high)
+        return ConstantDivision(reciprocal, int(exponent), self.shift, low, high)
 
 
 @dataclass(frozen=True)
@@ -415,9 +419,9 @@ class Chain:
         """The integer type of the result."""
         return self.second.dtype
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Pair:
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> TwoForms:
         """Return the compiled form for |acc| <= `bound`."""
-        return Pair(self.first.within(bound), self.second.within(self.first.bound(bound), clip))
+        return TwoForms(self.first.within(bound), self.second.within(self.first.bound(bound), clip))
 
 
 # --- the compiled forms ---------------------------------------------------------------------------
@@ -502,7 +506,7 @@ def _pair(rescale: Any, acc: Any) -> Any:
 
 _FORMS: dict[type, Any] = {
     Shift: _shift, Scale: _scale, NarrowScale: _narrow_scale, WideScale: _wide_scale, Tied: _tied,
-    Quotient: _quotient, Even: _even, Pair: _pair,
+    ConstantDivision: _quotient, Even: _even, TwoForms: _pair,
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Where the tensors of a program live: physical layouts, conversions between them, buffers and their reuse.
 
-Owns: `Layout`, which takes steps one after the other and builds them into `Op`s on numbered `Buffer`s, and the two
-conversions. A tensor gets its other layout at the first step that wants it and at most once. Must not know: any
-particular operator, batches, threads.
+Owns: `ProgramLayout`, which takes steps one after the other and builds them into `BuiltStep`s on numbered `Buffer`s,
+and the two conversions. A tensor gets its other layout at the first step that wants it and at most once. Must not
+know: any particular operator, batches, threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.alike import content
 from simulator.kernel import Array, Call, Kernel, Run, Spec
 from simulator.native import In, Loop, Out
 
-__all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "stacked", "to_last", "to_plain"]
+__all__ = ["LAST", "PLAIN", "Buffer", "BuiltStep", "ProgramLayout", "stacked", "to_last", "to_plain"]
 
 PLAIN, LAST = "plain", "channel-last"
 
@@ -42,7 +42,7 @@ def stacked(spec: Spec, samples: int) -> Spec:
 
 
 @dataclass(frozen=True)
-class Op:
+class BuiltStep:
     """One built step: what to call, on which buffers."""
 
     run: Run
@@ -71,7 +71,7 @@ class Buffer:
         return stacked(self.spec, samples) if self.batched else self.spec
 
 
-class Layout:
+class ProgramLayout:
     """Builds steps one after the other on numbered buffers.
 
     Parameters
@@ -98,7 +98,7 @@ class Layout:
     def __init__(
         self, inputs: Collection[str], specs: Mapping[str, Spec], batched: Collection[str], kept: Collection[str]
     ) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[BuiltStep] = []
         self.places: dict[str, dict[str, int]] = defaultdict(dict)
         self.constants: dict[int, Array] = {}
         self._specs, self._batched, self._kept = specs, batched, set(kept)
@@ -122,7 +122,7 @@ class Layout:
                 run([], values)
             self.constants.update(zip(outs, values, strict=True))
             return
-        self.ops += [Op(run, ins, outs) for run in runs]
+        self.ops += [BuiltStep(run, ins, outs) for run in runs]
         for name in self._kept.intersection(step.outputs):
             self._at(name, last=False)
 
@@ -198,5 +198,5 @@ class Layout:
             if 1 in (channels, space) and (layout == LAST or name not in self._kept):
                 return self._new(name, layout, of=source)
             convert = (to_last if layout == LAST else to_plain)(self._specs[name])
-            self.ops.append(Op(convert, (source,), (self._new(name, layout),)))
+            self.ops.append(BuiltStep(convert, (source,), (self._new(name, layout),)))
         return self.places[name][layout]

@@ -32,12 +32,12 @@ import numpy as np
 from simulator._jit import inline
 from simulator.fixed import dtype_of, rsh, sat, sat_array
 
-__all__ = ["Curve", "Piecewise", "follow", "piecewise"]
+__all__ = ["CurveTable", "Piecewise", "follow", "piecewise"]
 
 _TABLES = Path(__file__).parent / "luts" / "piecewise.json"
 
 
-class Curve(NamedTuple):
+class CurveTable(NamedTuple):
     """A table in the form kernels take.
 
     Functions of 16 bits are written down: `values` [65537] for x = -2^15..2^15, in the narrowest type, for the cache.
@@ -128,7 +128,7 @@ class Piecewise:
         """Return y with `fraction` fractional bits, rounded half up and saturated to `bits` bits; int64."""
         return sat_array(rsh(self(x), self.fraction - fraction), bits)
 
-    def curve(self, bits: int) -> Curve:
+    def curve(self, bits: int) -> CurveTable:
         """Return the form for kernels whose results have `bits` bits; not for tables with slopes of both signs."""
         rows = np.stack([self.borders, self.slopes, self.positive << self.up, self.negative << self.up, self.down])
         least = -(1 << (self.bits - 1)) + self.odd
@@ -139,7 +139,7 @@ class Piecewise:
             grain = int(np.diff(self.borders).min()).bit_length() - 1
             starts = np.arange((int(self.borders[-2]) >> grain) + 2) << grain
             pieces = np.searchsorted(self.borders, starts).astype(np.int8)
-        return Curve(values, pieces, grain, rows.reshape(-1), least, self.fraction - (bits - 1), bits)
+        return CurveTable(values, pieces, grain, rows.reshape(-1), least, self.fraction - (bits - 1), bits)
 
 
 @cache

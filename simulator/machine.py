@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 
 from simulator.kernel import Array, Call, Kernel, MachineError, PlainKernel, Spec, require
-from simulator.layout import LAST, PLAIN, Buffer, Layout, Op, stacked
+from simulator.layout import LAST, PLAIN, Buffer, BuiltStep, ProgramLayout, stacked
 from simulator.worker import Worker, rows
 
 __all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Program", "Spec", "compile"]
@@ -68,7 +68,7 @@ def compile(
     kept = set(specs) if keep is None else set(keep)
     require(kept <= set(specs), f"no step makes {sorted(kept - set(specs))}, which shall be kept")
     follows = all(_follows(step, specs, batched) for step in steps) and all(_one(spec) for spec in inputs.values())
-    layout = Layout(inputs, specs, batched if follows else set(), kept)
+    layout = ProgramLayout(inputs, specs, batched if follows else set(), kept)
     for step in _fuse(steps, kept):
         layout.add(step)
     if threads is None:
@@ -181,7 +181,7 @@ class Program:
     _specs: dict[str, Spec] = field(repr=False)
     _batched: frozenset[str] = field(repr=False)
     _buffers: tuple[Buffer, ...] = field(repr=False)
-    _ops: tuple[Op, ...] = field(repr=False)
+    _ops: tuple[BuiltStep, ...] = field(repr=False)
     _places: dict[str, dict[str, int]] = field(repr=False)
     _constants: dict[int, Array] = field(repr=False)
     _idle: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)

@@ -3,7 +3,8 @@
 A `Loop` is a jitted function with its arguments: constants, and places for the arrays of a step. For given arrays it
 becomes a *record*, 64-bit words with the address of the machine code and the arguments as Numba lays them out: an array
 is seven words and more, a tuple the words of its members. A *trampoline*, one per list of word types, calls the machine
-code with the words of a record; `walk` calls record after record. A loop may call another one by its record: `Called`.
+code with the words of a record; `walk` calls record after record. A loop may call another one by its record: a
+`CalledLoop`.
 
 Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the arrays are.
 """
@@ -24,7 +25,7 @@ from simulator import _code, _llvm
 from simulator._jit import config
 from simulator.kernel import Array
 
-__all__ = ["Called", "In", "Loop", "Out", "Scratch", "data_address", "record", "trampoline", "walk", "walk_address"]
+__all__ = ["CalledLoop", "In", "Loop", "Out", "Scratch", "data_address", "record", "trampoline", "walk", "walk_address"]
 
 _DWORD, _INDEX, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 #: LLVM's types by the letters of `struct`.
@@ -70,9 +71,10 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A jitted function and its arguments, `In`, `Out`, `Scratch` and `Called` among them. Called, it runs from Python.
+    """A jitted function and its arguments, `In`, `Out`, `Scratch` and `CalledLoop` among them.
 
-    `Scratch` and `Called` may also stand in tuples. One and the same `Scratch` is the same memory wherever it stands.
+    Called, it runs from Python. `Scratch` and `CalledLoop` may also stand in tuples. One and the same `Scratch` is the
+    same memory wherever it stands.
     """
 
     function: Any
@@ -82,7 +84,7 @@ class Loop:
         """Run on these arrays."""
         rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
         if config.DISABLE_JIT:
-            self.plain(ins, outs, _Memory(np.empty(self.scratch(rows), np.uint8), rows))()
+            self.plain(ins, outs, _ScratchMemory(np.empty(self.scratch(rows), np.uint8), rows))()
             return
         memory = np.empty(self.scratch(rows), np.uint8)
         numbers, _, kept = record(self, ins, outs, memory, rows)
@@ -98,11 +100,11 @@ class Loop:
         different = {id(a): a for a in _scratches(self.arguments)}
         return sum(-(-a.sized(rows) // 64) * 64 + 64 for a in different.values())
 
-    def plain(self, ins: Sequence[Array], outs: Sequence[Array], memory: _Memory) -> Callable[[], None]:
+    def plain(self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchMemory) -> Callable[[], None]:
         """Return what runs it without machine code."""
 
         def made(wanted: Any) -> Any:
-            if isinstance(wanted, Called):
+            if isinstance(wanted, CalledLoop):
                 return wanted.loop.plain(wanted.inputs, wanted.outputs, memory)
             return memory.cut(wanted)
 
@@ -119,7 +121,7 @@ class Loop:
 
 
 @dataclass(frozen=True, eq=False)
-class Called:
+class CalledLoop:
     """Stands for another loop that the loop calls by its record, int64 words: each is compiled by itself.
 
     Compiled code starts it with `_simd.run`. Its arguments are the constants and the `Scratch` that both have; or, of a
@@ -139,7 +141,7 @@ class Called:
     outputs: Sequence[Array] = ()
 
 
-class _Memory:
+class _ScratchMemory:
     """Scratch memory for arrays of so many rows, handed out once for each `Scratch`."""
 
     def __init__(self, memory: Array, rows: int) -> None:
@@ -159,7 +161,7 @@ def _scratches(argument: Any) -> Iterator[Scratch]:
     """Yield every `Scratch` in an argument: itself, or a member of a tuple, or what a called loop has."""
     if isinstance(argument, Scratch):
         yield argument
-    elif isinstance(argument, Called):
+    elif isinstance(argument, CalledLoop):
         yield from _scratches(argument.loop.arguments)
     elif isinstance(argument, tuple):
         for member in argument:
@@ -167,8 +169,8 @@ def _scratches(argument: Any) -> Iterator[Scratch]:
 
 
 def _remembered(argument: Any, made: Callable[[Any], Any]) -> Any:
-    """Return an argument with what is `made` in place of every `Scratch` and `Called` in it."""
-    if isinstance(argument, Scratch | Called):
+    """Return an argument with what is `made` in place of every `Scratch` and `CalledLoop` in it."""
+    if isinstance(argument, Scratch | CalledLoop):
         return made(argument)
     if not isinstance(argument, tuple) or not any(True for _ in _scratches(argument)):
         return argument
@@ -184,11 +186,11 @@ def record(
     The second as (word, whether it is an input, which one). The third must live as long as the record. `memory` is what
     `Scratch` is cut from.
     """
-    return _record(loop, ins, outs, _Memory(memory, rows))
+    return _record(loop, ins, outs, _ScratchMemory(memory, rows))
 
 
 def _record(
-    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: _Memory
+    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchMemory
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
     words, places, kinds, given = [0, 0], list[tuple[int, bool, int]](), [], []
     kept: list[Array] = []

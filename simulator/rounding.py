@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Rounding"]
+__all__ = ["RoundingMode"]
 
 
-class Rounding(IntEnum):
+class RoundingMode(IntEnum):
     """How a number between two integers becomes one of them; compiled code compares the numbers."""
 
     HALF_UP = 0  #: the nearer one, a tie goes up: what the NPU does, whatever it is told

@@ -24,11 +24,11 @@ from typing import Literal
 
 from simulator.kernel import MachineError
 
-__all__ = ["ROWS", "Row", "host_features", "row"]
+__all__ = ["ROWS", "InstructionSet", "host_features", "row"]
 
 
 @dataclass(frozen=True)
-class Row:
+class InstructionSet:
     """One set of instructions.
 
     Parameters
@@ -63,16 +63,16 @@ _PAIRS_512, _PAIRS_256 = "llvm.x86.avx512.pmaddw.d.512", "llvm.x86.avx2.pmadd.wd
 
 #: The best first.
 ROWS = (
-    Row("avx512-vnni", _X86, (*_AVX512, "avx512vnni"), 16, 32, "quads",
+    InstructionSet("avx512-vnni", _X86, (*_AVX512, "avx512vnni"), 16, 32, "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.512", "pairs": _PAIRS_512}),
-    Row("avx-vnni", _X86, ("avx2", "avxvnni"), 8, 16, "quads",
+    InstructionSet("avx-vnni", _X86, ("avx2", "avxvnni"), 8, 16, "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.256", "pairs": _PAIRS_256}),
-    Row("avx512bw", _X86, _AVX512, 16, 32, "pairs", {"pairs": _PAIRS_512}),
-    Row("avx2", _X86, ("avx2",), 8, 16, "pairs", {"pairs": _PAIRS_256}),
-    Row("neon-dot", _ARM, ("neon", "dotprod"), 4, 32, "signed", {"signed": "llvm.aarch64.neon.sdot.v4i32.v16i8"},
-        halves=True),
-    Row("neon", _ARM, ("neon",), 4, 32, "pairs", {}, halves=True),
-    Row("portable", "", (), 4, 16, "pairs", {}),
+    InstructionSet("avx512bw", _X86, _AVX512, 16, 32, "pairs", {"pairs": _PAIRS_512}),
+    InstructionSet("avx2", _X86, ("avx2",), 8, 16, "pairs", {"pairs": _PAIRS_256}),
+    InstructionSet("neon-dot", _ARM, ("neon", "dotprod"), 4, 32, "signed",
+        {"signed": "llvm.aarch64.neon.sdot.v4i32.v16i8"}, halves=True),
+    InstructionSet("neon", _ARM, ("neon",), 4, 32, "pairs", {}, halves=True),
+    InstructionSet("portable", "", (), 4, 16, "pairs", {}),
 )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def host_features() -> frozenset[str]:
     return frozenset(name for name, has in found.items() if has)
 
 
-def runs_here(candidate: Row) -> bool:
+def runs_here(candidate: InstructionSet) -> bool:
     """Whether this processor can run the row."""
     from llvmlite import binding
 
@@ -97,11 +97,11 @@ def runs_here(candidate: Row) -> bool:
 
 
 @cache
-def _usable() -> tuple[Row, ...]:
+def _usable() -> tuple[InstructionSet, ...]:
     return tuple(one for one in ROWS if runs_here(one))
 
 
-def row() -> Row | None:
+def row() -> InstructionSet | None:
     """Return the row that LINGERONNX_SIMD names, by default the best that this processor has; None: plain loops.
 
     Raises

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator._jit import config
 from simulator.kernel import Array
-from simulator.layout import Buffer, Op
+from simulator.layout import Buffer, BuiltStep
 from simulator.native import Loop, data_address, record, walk
 from simulator.repeats import Turns, turns
 
@@ -34,13 +34,13 @@ class Worker:
     """
 
     def __init__(
-        self, buffers: Sequence[Buffer], ops: Sequence[Op], constants: Mapping[int, Array], samples: int
+        self, buffers: Sequence[Buffer], ops: Sequence[BuiltStep], constants: Mapping[int, Array], samples: int
     ) -> None:
         self._buffers, self._ops, self._samples = buffers, ops, samples
         self._scratch = np.empty(0, np.uint8)
         self._values: list[Any] = [constants.get(at) for at in range(len(buffers))]
         self.nbytes = self._allocate()
-        self._parts: list[tuple[int, int] | Turns | Op] = []
+        self._parts: list[tuple[int, int] | Turns | BuiltStep] = []
         self._kept: list[Array] = []  # what the table points at
         #: Of a caller's array: its name, the rows of a sample (0: it has no samples), the words that are its address.
         self._callers_places: list[tuple[str, int, list[tuple[Array, int]]]] = []
@@ -60,7 +60,7 @@ class Worker:
                 words[word] = address
         go = walk()
         for some in self._parts:
-            if isinstance(some, Op):
+            if isinstance(some, BuiltStep):
                 some.run(self._arrays(some.ins, arrays, part), self._arrays(some.outs, arrays, part))
             elif (some.run(self._start) if isinstance(some, Turns) else go(self._start, *some)) >= 0:
                 raise MemoryError("a step of the simulator found no memory")
@@ -119,7 +119,7 @@ class Worker:
         """Write the records, the table of those that follow each other, and the loops over those that come again."""
         records: list[Array] = []
         patches: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        stretches: list[tuple[int, int] | Op] = []
+        stretches: list[tuple[int, int] | BuiltStep] = []
         for op in self._ops:
             if not isinstance(op.run, Loop):
                 stretches.append(op)
@@ -141,7 +141,7 @@ class Worker:
         self._start = self._table.ctypes.data
         patched = {place for places in patches.values() for place in places}
         for stretch in stretches:
-            self._parts += [stretch] if isinstance(stretch, Op) else _parts(records, patched, *stretch)
+            self._parts += [stretch] if isinstance(stretch, BuiltStep) else _parts(records, patched, *stretch)
         loops = [part for part in self._parts if isinstance(part, Turns)]
         self._kept += [words for i, words in enumerate(records) if all(i not in loop.later for loop in loops)]
         for at, where in patches.items():
@@ -151,7 +151,7 @@ class Worker:
                 found.append((records[number], word) if loop is None else loop.place(number, word))
             self._callers_places.append((buffer.name, buffer.spec.shape[0] if buffer.batched else 0, found))
 
-    def _rows(self, op: Op) -> int:
+    def _rows(self, op: BuiltStep) -> int:
         """Return the length of axis 0 in a step."""
         shapes = (self._buffers[at].sized(self._samples).shape for at in (*op.ins, *op.outs))
         return max((shape[0] for shape in shapes if shape), default=1)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from simulator import _llvm
-from simulator.rows import Row, row
+from simulator.rows import InstructionSet, row
 
 __all__ = ["bytes_each_second", "described", "macs_each_second", "used_row"]
 
@@ -77,7 +77,7 @@ def _seconds(run: Callable[[int], Any], threads: int, rounds: int = 7) -> float:
     return min(found[1:])
 
 
-def _loop(used: Row) -> str:
+def _loop(used: InstructionSet) -> str:
     """Return the LLVM module of peak(address, count): `count` rounds of dot instructions into `_SUMS` sums."""
     sums = f"<{used.lanes} x i32>"
     pairs, dot = used.bytes == "pairs", used.dots[used.bytes]

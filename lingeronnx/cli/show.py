@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
-    from ..deployment import Difference
+    from ..deployment import TensorDifference
     from ..plan import Affine
     from ..run.dump import Summary
 
@@ -195,7 +195,7 @@ def _some(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _element(first: Difference) -> str:
+def _element(first: TensorDifference) -> str:
     if first.index is None:
         return "not known from a checksum"
     text = f"{list(first.index)}: {first.found} on the device, {first.expected} here"

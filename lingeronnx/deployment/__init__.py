@@ -7,6 +7,6 @@ Must not know: commands, torch.
 """
 
 from .board import Deployment, check_folder, deploy
-from .comparison import Cause, Difference, Verification, verify
+from .comparison import Cause, TensorDifference, Verification, verify
 
-__all__ = ["Cause", "Deployment", "Difference", "Verification", "check_folder", "deploy", "verify"]
+__all__ = ["Cause", "Deployment", "TensorDifference", "Verification", "check_folder", "deploy", "verify"]

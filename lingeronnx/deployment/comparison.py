@@ -22,12 +22,12 @@ from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
 from ..run.part import chip_part
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
-from .layer import Layer, layer_of
+from .layer import LayerNodes, layer_of
 from .patterns import pattern
-from .simulated import Graph, Run, read_graph, runs
+from .simulated import Graph, SampleRun, read_graph, runs
 from .suspects import Suspect, suspects
 
-__all__ = ["Cause", "Difference", "Verification", "verify"]
+__all__ = ["Cause", "TensorDifference", "Verification", "verify"]
 
 _CAUSES = 3
 _TRIED = 4000  # suspects of a layer of many nodes
@@ -46,7 +46,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """The first tensor that differs, in graph order.
 
     index : of its first element that differs, None where the device gave a checksum only. expected, found : that
@@ -80,7 +80,7 @@ class Verification:
     agrees: bool
     compared: Sequence[str]
     different: Sequence[str]
-    first: Difference | None
+    first: TensorDifference | None
     unknown: Sequence[str] = ()
     unseen: Sequence[str] = ()
     notes: Sequence[str] = field(default_factory=tuple)
@@ -158,7 +158,7 @@ _Path = str | os.PathLike[str]
 
 
 def _read(
-    graph: Graph, ours: Run, dump: _Path | None, log: _Path | None, output: _Path
+    graph: Graph, ours: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
 ) -> tuple[list[Dumped], list[str]]:
     if dump is not None:
         return read_folder(Path(dump)), []
@@ -171,7 +171,7 @@ def _read(
     return read_outputs(Path(output), outputs), []
 
 
-def _matched(graph: Graph, ours: Run, dumped: Sequence[Dumped]) -> tuple[dict[str, Dumped], list[str], list[str]]:
+def _matched(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> tuple[dict[str, Dumped], list[str], list[str]]:
     """Return what was shown of which tensor, in graph order; names shown that the graph has not; notes."""
     known: dict[str, list[str]] = {}
     for name in ours.integers:
@@ -195,8 +195,8 @@ def _matched(graph: Graph, ours: Run, dumped: Sequence[Dumped]) -> tuple[dict[st
 
 
 def _explained(
-    graph: Graph, ours: Run, others: Mapping[str, Run], tensor: str, pairs: Mapping[str, Dumped]
-) -> Difference:
+    graph: Graph, ours: SampleRun, others: Mapping[str, SampleRun], tensor: str, pairs: Mapping[str, Dumped]
+) -> TensorDifference:
     shown, want = pairs[tensor], ours.integers[tensor]
     agreed = {n: ours.integers[n] for n, s in pairs.items() if s.equals(ours.integers[n])}
     entries = {
@@ -216,7 +216,7 @@ def _explained(
     causes = _causes(graph, layer, tensor, ours, others, shown, have)
     place = _place(want, have) if have is not None else _words(shown, want)
     nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
-    return Difference(
+    return TensorDifference(
         tensor,
         node.name,
         node.op_type,
@@ -231,10 +231,10 @@ def _explained(
 
 def _causes(
     graph: Graph,
-    layer: Layer | None,
+    layer: LayerNodes | None,
     tensor: str,
-    ours: Run,
-    others: Mapping[str, Run],
+    ours: SampleRun,
+    others: Mapping[str, SampleRun],
     shown: Dumped,
     have: np.ndarray | None,
 ) -> list[Cause]:

@@ -18,12 +18,12 @@ import numpy as np
 from ..run.dump import write_npz
 from .dumps import dump_name, dump_text, raw
 from .ports import Port, Ports
-from .simulated import Run
+from .simulated import SampleRun
 
 __all__ = ["write_golden"]
 
 
-def write_golden(folder: Path, found: Mapping[int, Run], ports: Ports, computed: Collection[str]) -> None:
+def write_golden(folder: Path, found: Mapping[int, SampleRun], ports: Ports, computed: Collection[str]) -> None:
     """Write the vectors of every run in `found` into `folder`, which is made; all names are those of the chip's file.
 
     computed : the tensors that the chip's nodes write.
@@ -40,5 +40,5 @@ def write_golden(folder: Path, found: Mapping[int, Run], ports: Ports, computed:
                 (place / "data" / dump_name(name, array.shape)).write_text(dump_text(array), encoding="ascii")
 
 
-def _array(run: Run, port: Port) -> np.ndarray:
+def _array(run: SampleRun, port: Port) -> np.ndarray:
     return run.integers[port.tensor] if port.tensor in run.integers else run.floats[port.tensor]

@@ -1,7 +1,7 @@
 """The part of a graph between tensors that agree and the first that does not, to be computed again in other ways.
 
-A `Layer` is usually one node, or a node and the Relu fused into it; where a device shows few of its tensors, more. It
-is a value: `with_attribute` and its like return another one. `compute` runs it in the simulator.
+A `LayerNodes` is usually one node, or a node and the Relu fused into it; where a device shows few of its tensors,
+more. It is a value: `with_attribute` and its like return another one. `compute` runs it in the simulator.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..graph import ir
 from ..run.integer.runner import IntRunner
 from .simulated import Graph
 
-__all__ = ["Layer", "layer_of"]
+__all__ = ["LayerNodes", "layer_of"]
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerNodes:
     """Nodes that compute `output` from `inputs`.
 
     nodes : in order. operators : the integer operator of each. inputs : integers that are known to be right, by name.
@@ -59,7 +59,7 @@ class Layer:
         """Return the attributes of node `index`."""
         return {a.name: onnx.helper.get_attribute_value(a) for a in self.nodes[index].attribute}
 
-    def with_attribute(self, index: int, name: str, value: object) -> Layer:
+    def with_attribute(self, index: int, name: str, value: object) -> LayerNodes:
         """Return the layer with another attribute of node `index`."""
         node = onnx.NodeProto()
         node.CopyFrom(self.nodes[index])
@@ -68,11 +68,11 @@ class Layer:
         node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
         return self.with_node(index, node)
 
-    def with_node(self, index: int, node: onnx.NodeProto) -> Layer:
+    def with_node(self, index: int, node: onnx.NodeProto) -> LayerNodes:
         """Return the layer with another node at `index`."""
         return replace(self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]))
 
-    def with_inputs(self, index: int, names: Sequence[str]) -> Layer:
+    def with_inputs(self, index: int, names: Sequence[str]) -> LayerNodes:
         """Return the layer with other inputs of node `index`."""
         node = onnx.NodeProto()
         node.CopyFrom(self.nodes[index])
@@ -80,15 +80,15 @@ class Layer:
         node.input.extend(names)
         return self.with_node(index, node)
 
-    def with_input(self, name: str, array: np.ndarray) -> Layer:
+    def with_input(self, name: str, array: np.ndarray) -> LayerNodes:
         """Return the layer fed another array as `name`."""
         return replace(self, inputs={**self.inputs, name: np.ascontiguousarray(array)})
 
-    def with_constant(self, name: str, array: np.ndarray) -> Layer:
+    def with_constant(self, name: str, array: np.ndarray) -> LayerNodes:
         """Return the layer with another constant."""
         return replace(self, constants={**self.constants, name: array})
 
-    def without(self, index: int) -> Layer | None:
+    def without(self, index: int) -> LayerNodes | None:
         """Return the layer without node `index`, what it read in place of what it wrote; None where nothing is left."""
         gone = self.nodes[index]
         if len(self.nodes) == 1:
@@ -102,7 +102,7 @@ class Layer:
         output = gone.input[0] if self.output == gone.output[0] else self.output
         return replace(found, nodes=tuple(nodes), operators=tuple(kinds), output=output)
 
-    def on(self, platform: str) -> Layer:
+    def on(self, platform: str) -> LayerNodes:
         """Return the layer as another chip computes it."""
         found = replace(self, platform=platform)
         for index in range(len(self.nodes)):
@@ -115,7 +115,7 @@ class Layer:
         yield from (name for name in self.nodes[index].input if name and name not in self.constants)
 
 
-def layer_of(graph: Graph, output: str, known: Mapping[str, np.ndarray], most: int = 100) -> Layer | None:
+def layer_of(graph: Graph, output: str, known: Mapping[str, np.ndarray], most: int = 100) -> LayerNodes | None:
     """Return the nodes that compute `output` from tensors in `known`, and from what Quants write.
 
     None where there are more than `most`, or where a node reads floats.
@@ -146,4 +146,4 @@ def layer_of(graph: Graph, output: str, known: Mapping[str, np.ndarray], most: i
             return None
     nodes = tuple(node for node in everything.node if node.output and node.output[0] in inside)
     kinds = tuple(graph.operators[node.output[0]] for node in nodes)
-    return Layer(nodes, kinds, inputs, used, output, graph.proto, graph.target.name)
+    return LayerNodes(nodes, kinds, inputs, used, output, graph.proto, graph.target.name)

@@ -12,9 +12,9 @@ from ..errors import ConstraintError
 from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
 from .moves import moved_from
-from .simulated import Run
+from .simulated import SampleRun
 
-__all__ = ["Port", "Ports", "State", "ports_of"]
+__all__ = ["FedBackState", "Port", "Ports", "ports_of"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class State:
+class FedBackState:
     """An output that is fed back into an input from call to call, by their places among the chip's ports.
 
     shift : bits to the left from the output's integers to the input's.
@@ -60,11 +60,11 @@ class Ports:
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    states: tuple[State, ...]
+    states: tuple[FedBackState, ...]
     on_host: Mapping[str, str]
 
 
-def ports_of(whole: ir.Graph, chip: ir.Graph, run: Run, state: Mapping[str, str]) -> Ports:
+def ports_of(whole: ir.Graph, chip: ir.Graph, run: SampleRun, state: Mapping[str, str]) -> Ports:
     """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`; all names are those of the file.
 
     state : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked through.
@@ -89,13 +89,13 @@ def ports_of(whole: ir.Graph, chip: ir.Graph, run: Run, state: Mapping[str, str]
         source = output if output in outs else str(moved_from(values[output], shapes).name)
         if source in outs and target in ins:
             one, two = outs.index(source), ins.index(target)
-            pairs.append(State(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
+            pairs.append(FedBackState(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
         else:
             on_host[output] = target
     return Ports(tuple(inputs), tuple(outputs), tuple(pairs), on_host)
 
 
-def _port(name: str, tensor: str, run: Run) -> Port:
+def _port(name: str, tensor: str, run: SampleRun) -> Port:
     array = run.integers[tensor] if tensor in run.integers else run.floats[tensor]
     scale = run.scales.get(tensor)
     shift = None

@@ -25,7 +25,7 @@ from ..run.streaming import zeros
 from ..targets import Target
 from .moves import moved_from
 
-__all__ = ["Graph", "Run", "read_graph", "runs"]
+__all__ = ["Graph", "SampleRun", "read_graph", "runs"]
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Graph:
     operators: Mapping[str, str]
     outputs: tuple[str, ...]
 
-    def fed_by(self, name: str, run: Run) -> str:
+    def fed_by(self, name: str, run: SampleRun) -> str:
         """Return the graph input that the Quant's output `name` holds, as far as the host only moves its values."""
         values = {str(v.name): v for v in ir.values(self.session.model)}
         return str(moved_from(values[self.entries[name]], run.shapes).name)
 
 
 @dataclass(frozen=True)
-class Run:
+class SampleRun:
     """One sample: integers, and the floats around them, by the user's tensor names; scales of the integers."""
 
     integers: Mapping[str, np.ndarray]
@@ -64,13 +64,13 @@ class Run:
         """The shape of every tensor."""
         return {name: array.shape for part in (self.integers, self.floats) for name, array in part.items()}
 
-    def named(self, names: Mapping[str, str]) -> Run:
+    def named(self, names: Mapping[str, str]) -> SampleRun:
         """Return the run with other names of its tensors."""
 
         def of(part: Mapping[str, Any]) -> dict[str, Any]:
             return {names.get(name, name): item for name, item in part.items()}
 
-        return Run(of(self.integers), of(self.floats), of(self.scales))
+        return SampleRun(of(self.integers), of(self.floats), of(self.scales))
 
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
@@ -100,7 +100,7 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     return Graph(session, row, device, entries, ir.to_proto(graph), operators, tuple(dict.fromkeys(outputs)))
 
 
-def runs(graph: Graph, data: object, start: int, stop: int, state: Mapping[str, str] | None) -> dict[int, Run]:
+def runs(graph: Graph, data: object, start: int, stop: int, state: Mapping[str, str] | None) -> dict[int, SampleRun]:
     """Return what the simulator computes of samples `start` to `stop` - 1, as far as there are any.
 
     state : {output: input}, fed back from call to call, from zeros: then an item of the data is a call, as for
@@ -133,7 +133,7 @@ def _name(value: ir.Value) -> str:
     return str(value.name)
 
 
-def _run(taps: list[tuple[str, np.ndarray, Affine | None]]) -> Run:
+def _run(taps: list[tuple[str, np.ndarray, Affine | None]]) -> SampleRun:
     whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
     floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
-    return Run(whole, floats, {name: held.scale for name, _, held in taps if held is not None})
+    return SampleRun(whole, floats, {name: held.scale for name, _, held in taps if held is not None})

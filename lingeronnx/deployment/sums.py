@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formats import CONV1D, CONV2D, LINEAR
-from .layer import Layer
+from .layer import LayerNodes
 
 __all__ = ["Sums", "sums_of"]
 
@@ -141,7 +141,7 @@ class Sums:
                 return
 
 
-def sums_of(layer: Layer) -> Sums | None:
+def sums_of(layer: LayerNodes) -> Sums | None:
     """Return the sums of a layer that ends in a convolution or fully connected layer, or in the Relu behind one."""
     relu = layer.operators[-1] == "Relu"
     index = len(layer.nodes) - (2 if relu else 1)

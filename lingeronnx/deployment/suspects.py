@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..targets import PLATFORMS
-from .layer import Layer
-from .simulated import Graph, Run
+from .layer import LayerNodes
+from .simulated import Graph, SampleRun
 from .sums import sums_of
 
 __all__ = ["Suspect", "suspects"]
 
-Changed = tuple[str, str, Layer]  # a fault's kind and text, and the layer that has it
+Changed = tuple[str, str, LayerNodes]  # a fault's kind and text, and the layer that has it
 
 _SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)
 
@@ -37,7 +37,12 @@ class Suspect:
 
 
 def suspects(
-    graph: Graph, layer: Layer | None, tensor: str, ours: Run, others: Mapping[str, Run], have: np.ndarray | None
+    graph: Graph,
+    layer: LayerNodes | None,
+    tensor: str,
+    ours: SampleRun,
+    others: Mapping[str, SampleRun],
+    have: np.ndarray | None,
 ) -> Iterator[Suspect]:
     """Yield what could be wrong with `tensor`, the likeliest first.
 
@@ -114,7 +119,7 @@ def _rearranged(want: np.ndarray) -> Iterator[Suspect]:
             yield Suspect("offset", text, np.roll(flat, by).reshape(want.shape))
 
 
-def _elsewhere(graph: Graph, tensor: str, ours: Run, others: Mapping[str, Run]) -> Iterator[Suspect]:
+def _elsewhere(graph: Graph, tensor: str, ours: SampleRun, others: Mapping[str, SampleRun]) -> Iterator[Suspect]:
     want = ours.integers[tensor]
     for label, run in others.items():
         if tensor in run.integers:
@@ -129,7 +134,7 @@ def _elsewhere(graph: Graph, tensor: str, ours: Run, others: Mapping[str, Run]) 
 # ---- the layer computed in another way ---------------------------------------------------------------------------
 
 
-def _relus(layer: Layer, want: np.ndarray) -> Iterator[Suspect]:
+def _relus(layer: LayerNodes, want: np.ndarray) -> Iterator[Suspect]:
     for index, kind in enumerate(layer.operators):
         if kind != "Relu":
             continue
@@ -141,7 +146,7 @@ def _relus(layer: Layer, want: np.ndarray) -> Iterator[Suspect]:
         yield Suspect("relu", "negative values are 0: a Relu that the graph has not", np.maximum(want, 0))
 
 
-def _shifts(layer: Layer) -> Iterator[Changed]:
+def _shifts(layer: LayerNodes) -> Iterator[Changed]:
     """Yield every scale of every node, a power of two off; the output's first."""
     for index in reversed(range(len(layer.nodes))):
         scales = {
@@ -159,7 +164,7 @@ def _shifts(layer: Layer) -> Iterator[Changed]:
                 yield "shift", text, layer.with_attribute(index, name, scale)
 
 
-def _fed(graph: Graph, layer: Layer, ours: Run) -> Iterator[Changed]:
+def _fed(graph: Graph, layer: LayerNodes, ours: SampleRun) -> Iterator[Changed]:
     """Yield wrong ways to feed a graph input."""
     for name, integers in layer.inputs.items():
         entry = graph.entries.get(name)
@@ -193,7 +198,7 @@ def _fed(graph: Graph, layer: Layer, ours: Run) -> Iterator[Changed]:
 
 
 def _states(
-    graph: Graph, layer: Layer, ours: Run, others: Mapping[str, Run], names: Collection[str]
+    graph: Graph, layer: LayerNodes, ours: SampleRun, others: Mapping[str, SampleRun], names: Collection[str]
 ) -> Iterator[Changed]:
     """Yield inputs of the layer, those in `names`, that are stale or empty."""
     for name, array in layer.inputs.items():
@@ -208,7 +213,7 @@ def _states(
         yield "stale", text, layer.with_input(name, np.zeros_like(array))
 
 
-def _constants(layer: Layer) -> Iterator[Changed]:
+def _constants(layer: LayerNodes) -> Iterator[Changed]:
     for index, kind in enumerate(layer.operators):
         node = layer.nodes[index]
         names = [name for name in node.input if name in layer.constants]
@@ -236,7 +241,7 @@ def _constants(layer: Layer) -> Iterator[Changed]:
             yield "weight", f"the weights of {node.name} are all 0: not loaded", layer.with_constant(name, zeros)
 
 
-def _inputs(layer: Layer) -> Iterator[Changed]:
+def _inputs(layer: LayerNodes) -> Iterator[Changed]:
     for index, node in enumerate(layer.nodes):
         moving = list(layer.activations(index))
         for one, two in itertools.combinations(dict.fromkeys(moving), 2):
@@ -253,7 +258,7 @@ def _inputs(layer: Layer) -> Iterator[Changed]:
             yield "layout", text, layer.with_input(name, other)
 
 
-def _windows(layer: Layer) -> Iterator[Changed]:
+def _windows(layer: LayerNodes) -> Iterator[Changed]:
     """Yield pads and dilations other than the node's."""
     for index, node in enumerate(layer.nodes):
         attributes = layer.attributes(index)
@@ -279,7 +284,7 @@ def _windows(layer: Layer) -> Iterator[Changed]:
             )
 
 
-def _chips(graph: Graph, layer: Layer) -> Iterator[Changed]:
+def _chips(graph: Graph, layer: LayerNodes) -> Iterator[Changed]:
     for target in PLATFORMS:
         if target.packs and target != graph.target:
             yield (

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import InternalError, ModelError
 from ..graph import ir
 from ..graph.attributes import Attributes, integer, number, scales
-from ..targets.arithmetic import Arithmetic, Left, Rounding
+from ..targets.arithmetic import Arithmetic, Left, RoundingMode
 
 __all__ = ["ALL_OUT", "QUANT_MODES", "Bound"]
 
@@ -21,12 +21,12 @@ __all__ = ["ALL_OUT", "QUANT_MODES", "Bound"]
 ALL_OUT = 62
 
 #: The values of the attribute quant_mode.
-QUANT_MODES: Mapping[str, Rounding] = MappingProxyType(
+QUANT_MODES: Mapping[str, RoundingMode] = MappingProxyType(
     {
-        "floor_add": Rounding.HALF_UP,
-        "floor": Rounding.DOWN,
-        "ceil": Rounding.UP,
-        "round": Rounding.HALF_EVEN,
+        "floor_add": RoundingMode.HALF_UP,
+        "floor": RoundingMode.DOWN,
+        "ceil": RoundingMode.UP,
+        "round": RoundingMode.HALF_EVEN,
     }
 )
 
@@ -80,7 +80,7 @@ class Bound:
         return self.arithmetic
 
     @property
-    def rounding(self) -> Rounding:
+    def rounding(self) -> RoundingMode:
         """How results are rounded: as the arithmetic has it, or leaves to the node, whose default is half up."""
         if self.arithmetic.requantize.rounding is not None:
             return self.arithmetic.requantize.rounding
@@ -107,7 +107,7 @@ class Bound:
                 f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
             )
         shift = self._right(1 - exponent)
-        if self.rounding is not Rounding.HALF_UP:
+        if self.rounding is not RoundingMode.HALF_UP:
             if zero:
                 raise ModelError(f"{self.where}: zero_point_o = {zero}; this platform rounds without a zero point")
             return Rounded(shift, width, self.rounding)

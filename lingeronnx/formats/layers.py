@@ -29,7 +29,7 @@ from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
-__all__ = ["FAMILY", "CONV2D", "CONV1D", "CONV_TRANSPOSE2D", "LINEAR", "BATCH_NORM2D"]
+__all__ = ["BATCH_NORM2D", "CONV1D", "CONV2D", "CONV_TRANSPOSE2D", "FAMILY", "LINEAR"]
 
 WEIGHT = (
     Attr("data_bits", "i", 8),
@@ -272,12 +272,14 @@ class BatchNorm2d(WeightFormat):
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
-        from simulator.kernels import Affine
+        from simulator.kernels import ChannelAffine
 
         weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
         rescale = bound.rescale(bound.ratio(number(bound.attrs, "scale_x"), number(bound.attrs, "scale_w")))
         bias = bound.bias(2, len(weight))
-        return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, bound.zero("x"))
+        return ChannelAffine(
+            weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, bound.zero("x")
+        )
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""

@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..graph import ir
 from ..run.runners import FloatRunner
 from ..run.session import Session
-from .write import Written
+from .write import StandardGraph
 
 __all__ = ["Difference", "differences", "lines", "made_up"]
 
@@ -39,7 +39,7 @@ class Difference:
     mean: float
 
 
-def differences(model: ir.Graph, found: Written, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
+def differences(model: ir.Graph, found: StandardGraph, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
     """Return the differences between the integer graph `model` and what was written for it, in graph order."""
     runner = FloatRunner(found.graph, set(found.integers.values()))
     back = {held: name for name, held in found.integers.items()}
@@ -74,7 +74,7 @@ def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
     return feeds
 
 
-def lines(model: ir.Graph, found: Written, samples: Mapping[str, np.ndarray] | None = None) -> list[str]:
+def lines(model: ir.Graph, found: StandardGraph, samples: Mapping[str, np.ndarray] | None = None) -> list[str]:
     """Return what a user should know: each operator that is computed in real numbers, and the worst of the others.
 
     samples : inputs; None: made-up ones.

@@ -35,7 +35,7 @@ from ..graph import ir
 from ..plan import Affine, Plan
 from .read import Read, held_in_file
 
-__all__ = ["Encodings", "Entry", "read_plan"]
+__all__ = ["Encoding", "Encodings", "read_plan"]
 
 _DERIVED = 32  # bits of a bias: its scale is that of input times weight
 _LEAST, _MOST = 2, 32  # bits
@@ -45,7 +45,7 @@ _PLAIN = ("PER_TENSOR", "PER_CHANNEL")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Encoding:
     """What a file says of one tensor.
 
     grid : how it is held; None where it is not, for `why`. node, place : the operator that the file speaks of, and
@@ -65,7 +65,7 @@ class Encodings:
     """Scales that `tool` wrote for a float model; `where` : the file, as messages call it."""
 
     tool: str
-    entries: tuple[Entry, ...]
+    entries: tuple[Encoding, ...]
     where: str = "the plan"
 
     def on(self, model: ir.Graph) -> Read:
@@ -119,7 +119,7 @@ def _first(refused: Mapping[str, str]) -> str:
     return next((f"'{name}': {why}" for name, why in refused.items()), "it holds none")
 
 
-def _name(entry: Entry, nodes: Mapping[str, ir.Node], known: Container[str]) -> str:
+def _name(entry: Encoding, nodes: Mapping[str, ir.Node], known: Container[str]) -> str:
     """Return the model's name of the tensor that an entry speaks of."""
     node = nodes.get(entry.node)
     if entry.tensor in known or node is None:
@@ -167,7 +167,7 @@ class _File:
 
     where: str
     body: Mapping[str, Any]
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Encoding] = field(default_factory=list)
 
     # ---- AIMET ---------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class _File:
         scales = scales if isinstance(scales, list) else [scales]
         zeros = [0] * len(scales) if zeros is None else zeros if isinstance(zeros, list) else [zeros]
         axis = entry.get("axis") or 0
-        return self._add(Entry(name, self._grid(name, scales, zeros, bits, low < 0, axis)))
+        return self._add(Encoding(name, self._grid(name, scales, zeros, bits, low < 0, axis)))
 
     def _unsigned(self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool) -> None:
         """Add a tensor whose offsets count from the lowest integer."""
@@ -232,7 +232,7 @@ class _File:
         zeros = [-(self._number(name, "offset", offset)) + low for offset in offsets]
         if signed and set(zeros) == {low + (1 << (bits - 1)) - 1}:  # without the lowest integer, around 0
             zeros = [0] * len(zeros)
-        self._add(Entry(name, self._grid(name, scales, zeros, bits, low < 0, 0)))
+        self._add(Encoding(name, self._grid(name, scales, zeros, bits, low < 0, 0)))
 
     # ---- PPQ -----------------------------------------------------------------------------------------------------
 
@@ -246,38 +246,40 @@ class _File:
                 self._add(replace(read, node=node, place=place, many=len(held)))
         return Encodings("esp-ppq", tuple(self.entries), self.where)
 
-    def _config(self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]) -> Entry:
+    def _config(self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]) -> Encoding:
         policy, state = self._dict(config.get("policy"), name), self._text(config, "state", name)
         if state == "FP32":
-            return Entry(name, None, "it was left in float")
+            return Encoding(name, None, "it was left in float")
         for word in ("FLOATING", "DYNAMIC"):
             if policy.get(word):
-                return Entry(name, None, f"its scale is {word.lower()}: integers of one fixed scale are computed here")
+                return Encoding(
+                    name, None, f"its scale is {word.lower()}: integers of one fixed scale are computed here"
+                )
         value = values.get(str(config.get("dominator")))
         if value is None:
-            return Entry(name, None, f"it has no scale in the file (state {state})")
+            return Encoding(name, None, f"it has no scale in the file (state {state})")
         entry = self._dict(value, name)
         bits = self._bits(name, config.get("bit_width"))
         low, high = (int(self._number(name, key, config.get(key))) for key in ("quant_min", "quant_max"))
         if high <= low:
             self._damaged(name, f"quant_min {low} and quant_max {high}", "the first is the smaller one")
         if bits == _DERIVED:
-            return Entry(name, Affine(1.0, bits))
+            return Encoding(name, Affine(1.0, bits))
         if entry.get("scale") is None:
-            return Entry(name, None, f"it has no scale in the file (state {state})")
+            return Encoding(name, None, f"it has no scale in the file (state {state})")
         scales, zeros = ([v] if not isinstance(v, list) else v for v in (entry["scale"], entry.get("zero_point")))
         # A range without its lowest integer is that of the type.
-        return Entry(name, self._grid(name, scales, zeros, bits, low < 0, 0))
+        return Encoding(name, self._grid(name, scales, zeros, bits, low < 0, 0))
 
     # ---- what both are made of -----------------------------------------------------------------------------------
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: Encoding) -> None:
         """Keep an entry, but for a bias: its scale follows from others."""
         if entry.grid is None or entry.grid.bits < _DERIVED:
             self.entries.append(entry)
 
     def _refuse(self, name: str, why: str) -> None:
-        self.entries.append(Entry(name, None, why))
+        self.entries.append(Encoding(name, None, why))
 
     def _grid(
         self, name: str, scales: Sequence[Any], zeros: Sequence[Any], bits: int, signed: bool, axis: object

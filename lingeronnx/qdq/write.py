@@ -28,7 +28,7 @@ from ..run.integer.runner import target_of
 from ..run.integer.sizes import sizes
 from .opset import raise_nodes
 
-__all__ = ["PLATFORM", "SCALES", "Written", "scale_of", "write"]
+__all__ = ["PLATFORM", "SCALES", "StandardGraph", "scale_of", "write"]
 
 #: Metadata: {initializer with y_scale: the scale in counts per unit, or a list}.
 SCALES = "lingeronnx.scales"
@@ -45,7 +45,7 @@ def scale_of(step: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Written:
+class StandardGraph:
     """A graph of QuantizeLinear and DequantizeLinear.
 
     integers : {integer tensor of the old graph: the tensor that holds it here}.
@@ -58,7 +58,7 @@ class Written:
     notes: tuple[str, ...]
 
 
-def write(model: ir.Graph) -> Written:
+def write(model: ir.Graph) -> StandardGraph:
     """Return the integer graph `model`, which is left as it is, in standard ONNX.
 
     Raises ModelError where an operator has no counterpart.
@@ -67,7 +67,7 @@ def write(model: ir.Graph) -> Written:
 
 
 @dataclass
-class _Held:
+class _HeldTensor:
     """An integer tensor: its real value here, and how it is held."""
 
     real: ir.Value
@@ -91,14 +91,14 @@ class _Writer:
                 break
         if any(f.domain == ir.DOMAIN for f in self.model.functions.values()):
             ir.inline(self.model)
-        self.held: dict[ir.Value, _Held] = {}
+        self.held: dict[ir.Value, _HeldTensor] = {}
         self.taken = ir.names(self.model)
         self.named: set[ir.Value] = set()
         self.made: set[ir.Node] = set()
         self.opset = max(LOWEST, ir.opset(self.model))
         self.steps: dict[str, float | Sequence[float]] = {}
 
-    def run(self) -> Written:
+    def run(self) -> StandardGraph:
         """Replace every integer node, then give the file its opset and metadata."""
         model, before = self.model, ir.opset(self.model)
         old = []
@@ -125,7 +125,7 @@ class _Writer:
         if exact := {name: scale for name, scale in self.steps.items() if not _told(model, name, scale)}:
             model.metadata_props[SCALES] = json.dumps(exact)
         ir.name_nodes(model)
-        return Written(model, self.integers, self.formats, tuple(self.notes))
+        return StandardGraph(model, self.integers, self.formats, tuple(self.notes))
 
     def _integer(self, node: ir.Node) -> Format | None:
         form = known_format(node)
@@ -208,7 +208,7 @@ class _Writer:
             if old.is_graph_output():
                 raise ModelError(f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot write")
             self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
-            self.held[old] = _Held(new, q)
+            self.held[old] = _HeldTensor(new, q)
             return []
         kind, made = held_type(bits), []
         if kind.bitwidth != bits:
@@ -227,7 +227,7 @@ class _Writer:
             ir.make_node("DequantizeLinear", [integers, step, *zero], output=back, name=f"{name}_DequantizeLinear")
         )
         made[-1].outputs[0].shape, made[-1].outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
-        self.held[old] = _Held(made[-1].outputs[0], q)
+        self.held[old] = _HeldTensor(made[-1].outputs[0], q)
         self.integers[name] = held
         if old.is_graph_output():
             outputs = self.model.graph.outputs

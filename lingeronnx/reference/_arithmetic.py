@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..targets.arithmetic import Left, Requantize, Rounding
+from ..targets.arithmetic import Left, Requantize, RoundingMode
 
 __all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "rounded_shift", "saturate", "stored"]
 
@@ -84,15 +84,18 @@ def requantize(acc: ArrayLike, ratio: float, bits: int, how: Requantize, zero: i
     return stored(saturate(rounded_shift(acc, shift, how.rounding) + zero, bits), bits)
 
 
-def rounded_shift(values: np.ndarray, shift: int, rounding: Rounding | None) -> np.ndarray:
+def rounded_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -> np.ndarray:
     """Return v / 2^shift of Python integers as an integer, by any rounding."""
-    if rounding is Rounding.HALF_UP:
+    if rounding is RoundingMode.HALF_UP:
         return round_shift(values, shift)
     if rounding is None:
         raise ValueError("how it is rounded is said by the node to the training side, which is not for this evaluator")
-    ways: dict[Rounding, Callable[[Fraction], int]] = {
-        Rounding.DOWN: math.floor, Rounding.UP: math.ceil, Rounding.HALF_EVEN: round, Rounding.HALF_AWAY: _away,
-    }  # fmt: skip
+    ways: dict[RoundingMode, Callable[[Fraction], int]] = {
+        RoundingMode.DOWN: math.floor,
+        RoundingMode.UP: math.ceil,
+        RoundingMode.HALF_EVEN: round,
+        RoundingMode.HALF_AWAY: _away,
+    }
     one = ways[rounding]
     return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(values)
 

@@ -15,6 +15,6 @@ from __future__ import annotations
 
 from .check import Checked
 from .engine import REPAIRS, Repaired, fix_dequant, repair
-from .report import Edit, Finding, Repair, Report
+from .report import Edit, Repair, RepairFinding, RepairReport
 
-__all__ = ["REPAIRS", "Checked", "Edit", "Finding", "Repair", "Repaired", "Report", "fix_dequant", "repair"]
+__all__ = ["REPAIRS", "Checked", "Edit", "Repair", "RepairFinding", "RepairReport", "Repaired", "fix_dequant", "repair"]

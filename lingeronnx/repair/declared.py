@@ -9,9 +9,9 @@ from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from .kinds import Kinds, Kinship
 from .nodes import INTEGERS, MISSING, REALS, Kind, integer_type
-from .report import Edit, Finding, Repair
+from .report import Edit, Repair, RepairFinding
 from .sizes import differ, dims_of, infer
-from .view import Scope, View
+from .view import GraphView, Scope
 
 __all__ = ["NOTES", "TYPES"]
 
@@ -37,7 +37,7 @@ def _right(kind: Kind, declared: int) -> int:
 # ---- graph inputs and outputs --------------------------------------------------------------------------------------
 
 
-def _wrong_types(view: View) -> Iterator[tuple[str, ValueInfoProto, int]]:
+def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
     """Yield (input or output, the declaration, the right type)."""
     kinship = Kinship.of(view)
     kinds = kinship.kinds
@@ -57,7 +57,7 @@ def _wrong_types(view: View) -> Iterator[tuple[str, ValueInfoProto, int]]:
                     yield "graph output" if scope is view.main else "output of a branch", value, right
 
 
-def _find_types(view: View) -> list[Finding]:
+def _find_types(view: GraphView) -> list[RepairFinding]:
     found = []
     for what, value, right in _wrong_types(view):
         before, after = _name(value.type.tensor_type.elem_type), _name(right)
@@ -71,7 +71,7 @@ def _find_types(view: View) -> list[Finding]:
             apply=partial(_retype, value, right),
         )
         found.append(
-            Finding(
+            RepairFinding(
                 "types",
                 f"{what} '{value.name}' is declared {before}, it is {after}",
                 tensor=value.name,
@@ -90,7 +90,7 @@ def _retype(value: ValueInfoProto, elem: int) -> None:
 # ---- notes on tensors inside ---------------------------------------------------------------------------------------
 
 
-def _stale(view: View) -> Iterator[tuple[Scope, ValueInfoProto, str, int]]:
+def _stale(view: GraphView) -> Iterator[tuple[Scope, ValueInfoProto, str, int]]:
     """Yield (graph, note, what is wrong with it, the right type or 0 where the note says nothing true)."""
     kinds = Kinship.of(view).kinds
     sizes = infer(view.model) if view.main.graph.value_info else {}
@@ -116,7 +116,7 @@ def _of(kinds: Kinds, scope: Scope, name: str) -> Kind:
     return kinds.of.get(scope.tensors[name], MISSING)
 
 
-def _find_notes(view: View) -> list[Finding]:
+def _find_notes(view: GraphView) -> list[RepairFinding]:
     found = []
     for scope, value, what, right in _stale(view):
         if right:
@@ -125,7 +125,9 @@ def _find_notes(view: View) -> list[Finding]:
             action, text, apply = "drop", f"the note on '{value.name}'", partial(_drop, scope.graph, value)
         edit = Edit("value_info", action, text, tensor=value.name, apply=apply)
         found.append(
-            Finding("value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name, edits=(edit,))
+            RepairFinding(
+                "value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name, edits=(edit,)
+            )
         )
     return found
 

@@ -18,8 +18,20 @@ from onnx import NodeProto, ValueInfoProto, helper
 from ..formats import DEQUANT
 from .kinds import Kinds, Kinship
 from .nodes import MISSING, data, is_dequant, is_eager, is_lazy, is_quantized, positions, scales_read
-from .report import Edit, Finding, Repair, number
-from .view import Node, Read, Scope, Tensor, View, delete, fresh_name, is_scale, label, place_of, same_scale
+from .report import Edit, Repair, RepairFinding, number
+from .view import (
+    GraphView,
+    NodeView,
+    Scope,
+    TensorUse,
+    TensorView,
+    delete,
+    fresh_name,
+    is_scale,
+    label,
+    place_of,
+    same_scale,
+)
 
 __all__ = ["DEQUANTS"]
 
@@ -29,14 +41,14 @@ _NAME = "dequants"
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 
-def _find(view: View) -> list[Finding]:
+def _find(view: GraphView) -> list[RepairFinding]:
     kinship = Kinship.of(view)
     kinds = kinship.kinds
-    plan = _Plan(view)
+    plan = _EditPlan(view)
     stays = plan.taken - {owner for owner, _ in plan.edits}  # as it is, for other readers: the Dequants behind are told
     found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why and node not in stays]
     found += [
-        Finding(_NAME, "has no input", node.label, level="fatal")
+        RepairFinding(_NAME, "has no input", node.label, level="fatal")
         for node in view.order
         if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
     ]
@@ -48,7 +60,7 @@ def _find(view: View) -> list[Finding]:
     return found + _mismatches(view, kinds)
 
 
-def _judged(node: Node, kinds: Kinds, kinship: Kinship, plan: _Plan) -> Finding:
+def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: _EditPlan) -> RepairFinding:
     """Return what is wrong with a Dequant that may not stay."""
     result, source = node.outputs[0], kinds.origin(_input(node))
     assert result is not None
@@ -64,7 +76,7 @@ def _judged(node: Node, kinds: Kinds, kinship: Kinship, plan: _Plan) -> Finding:
     else:
         text = f"has scale_o {number(scale)}, but '{source.name}' has scale {number(kind.scale)}"
     differs = why == "scale"
-    return Finding(
+    return RepairFinding(
         _NAME,
         text,
         node.label,
@@ -75,7 +87,7 @@ def _judged(node: Node, kinds: Kinds, kinship: Kinship, plan: _Plan) -> Finding:
     )
 
 
-def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds, plan: _Plan) -> list[Finding]:
+def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan: _EditPlan) -> list[RepairFinding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
     kind, scale = kinds.of[tensor], _scale(tensor, kinds)
     found = []
@@ -91,12 +103,20 @@ def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds, plan: _Plan) -
         elif read.output is not None and tensor.entry is not None:
             text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
         found.append(
-            Finding(_NAME, text, read.where, tensor.name, None, scale, "wrong" if scale else "fatal", plan.of(read))
+            RepairFinding(
+                _NAME,
+                text,
+                read.where,
+                tensor.name,
+                after=scale,
+                level="wrong" if scale else "fatal",
+                edits=plan.of(read),
+            )
         )
     return found
 
 
-def _dequant_before(tensor: Tensor, kinds: Kinds) -> Node | None:
+def _dequant_before(tensor: TensorView, kinds: Kinds) -> NodeView | None:
     """Return the Dequant that may not stay, before operators that move data, because of which integers come here."""
     node = tensor.writer
     while node is not None and (is_eager(node) or is_lazy(node)) and data(node):
@@ -109,7 +129,7 @@ def _dequant_before(tensor: Tensor, kinds: Kinds) -> Node | None:
     return None
 
 
-def _fault(read: Read, tensor: Tensor, kinds: Kinds) -> Finding | None:
+def _fault(read: TensorUse, tensor: TensorView, kinds: Kinds) -> RepairFinding | None:
     """Return what is wrong with an integer operator that reads something else than integers."""
     kind, node = kinds.of.get(tensor, MISSING), read.node
     if kind.what == "missing" or node is None:
@@ -117,10 +137,12 @@ def _fault(read: Read, tensor: Tensor, kinds: Kinds) -> Finding | None:
     scale = scales_read(node).get(read.index)
     at = f" at scale {number(scale)}" if scale else ""
     what = "holds real numbers: a Quant is missing" if kind.what == "real" else "holds indices"
-    return Finding(_NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal")
+    return RepairFinding(
+        _NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
+    )
 
 
-def _mismatches(view: View, kinds: Kinds) -> list[Finding]:
+def _mismatches(view: GraphView, kinds: Kinds) -> list[RepairFinding]:
     """Return the integer operators whose attribute says another scale than their input has: the producer's counts."""
     found = []
     for node in view.order:
@@ -133,17 +155,17 @@ def _mismatches(view: View, kinds: Kinds) -> list[Finding]:
             own = kinds.of.get(source, MISSING).scale if source is not None else None
             if source is not None and index in scales and is_scale(own) and not same_scale(scales[index], own):
                 text = f"reads '{source.name}' at scale {number(scales[index])}, its producer says {number(own)}"
-                found.append(Finding(_NAME, text, node.label, source.name, scales[index], own, "note"))
+                found.append(RepairFinding(_NAME, text, node.label, source.name, scales[index], own, "note"))
     return found
 
 
-def _input(node: Node) -> Tensor:
+def _input(node: NodeView) -> TensorView:
     tensor = node.inputs[0]
     assert tensor is not None
     return tensor
 
 
-def _raw(read: Read) -> Tensor | None:
+def _raw(read: TensorUse) -> TensorView | None:
     """Return the tensor that a reader names."""
     if read.node is not None:
         return read.node.inputs[read.index]
@@ -152,7 +174,7 @@ def _raw(read: Read) -> Tensor | None:
     return read.scope.find(read.output.name)
 
 
-def _scale(tensor: Tensor, kinds: Kinds) -> float | None:
+def _scale(tensor: TensorView, kinds: Kinds) -> float | None:
     """Return the scale of an integer tensor: its own, or where nothing says it, that of a Dequant which reads it."""
     own = kinds.of[tensor].scale
     if own is not None:
@@ -164,26 +186,28 @@ def _scale(tensor: Tensor, kinds: Kinds) -> float | None:
 # ---- edits ---------------------------------------------------------------------------------------------------------
 
 #: What an edit mends: a Dequant that may not stay, or a reader of integers that wants real numbers.
-_Owner = Node | Read
+_Owner = NodeView | TensorUse
 
 
-class _Plan:
+class _EditPlan:
     """All Dequants of a view at once: which edits mend what. Nothing is changed before they are applied.
 
     edits : (what it mends, the edit), in the order in which they must be applied
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: GraphView) -> None:
         self.view = view
         self.kinds = Kinship.of(view).kinds
         self.edits: list[tuple[_Owner, Edit]] = []
-        self.taken: set[Node] = set()  # Dequants that stay although they might not: at another scale, for other readers
-        self.wires: dict[tuple[Node, int], str] = {}  # what an input is called by now, where that has changed
-        self.called: dict[Tensor, str] = {}  # what a tensor is called by now, where that has changed
-        self.converted: set[Node] = set()
-        self.inserted: dict[tuple[int, Node | None], int] = {}  # how many new nodes stand behind a node of a scope
+        self.taken: set[NodeView] = (
+            set()
+        )  # Dequants that stay although they might not: at another scale, for other readers
+        self.wires: dict[tuple[NodeView, int], str] = {}  # what an input is called by now, where that has changed
+        self.called: dict[TensorView, str] = {}  # what a tensor is called by now, where that has changed
+        self.converted: set[NodeView] = set()
+        self.inserted: dict[tuple[int, NodeView | None], int] = {}  # how many new nodes stand behind a node of a scope
         self.new: list[NodeProto] = []
-        self.given: dict[Tensor, list[tuple[Scope, str]]] = {}  # real numbers of a tensor: where, under which name
+        self.given: dict[TensorView, list[tuple[Scope, str]]] = {}  # real numbers of a tensor: where, under which name
         for node in view.order:
             result = node.outputs[0] if node.outputs else None
             if node in self.kinds.kept and result is not None:
@@ -213,7 +237,7 @@ class _Plan:
         """Return the edits that mend something."""
         return [edit for mends, edit in self.edits if mends is owner]
 
-    def _owner(self, tensor: Tensor, read: Read) -> _Owner:
+    def _owner(self, tensor: TensorView, read: TensorUse) -> _Owner:
         """Return what is mended where `read` gets real numbers: the Dequant on the way, where there is one."""
         raw = _raw(read)
         if raw is not tensor and raw is not None and raw in self.kinds.source and raw.writer is not None:
@@ -235,15 +259,15 @@ class _Plan:
         edit = Edit(_NAME, action, text, node, tensor, before, after, apply, len(self.edits))
         self.edits.append((owner, edit))
 
-    def _name(self, tensor: Tensor) -> str:
+    def _name(self, tensor: TensorView) -> str:
         return self.called.get(tensor, tensor.name)
 
-    def _wired(self, node: Node, index: int) -> str:
+    def _wired(self, node: NodeView, index: int) -> str:
         return self.wires.get((node, index), node.proto.input[index])
 
     # ---- graph outputs ----
 
-    def _leave(self, tensor: Tensor, read: Read, scale: float) -> None:
+    def _leave(self, tensor: TensorView, read: TensorUse, scale: float) -> None:
         """Make a graph output real."""
         assert read.output is not None
         assert read.scope is not None
@@ -271,10 +295,10 @@ class _Plan:
             )
             self._insert(owner, tensor, read.scope, scale, name, name)
 
-    def _is_identity(self, node: Node) -> bool:
+    def _is_identity(self, node: NodeView) -> bool:
         return node.proto.op_type == "Identity" and node.standard and node not in self.converted
 
-    def _convert(self, owner: _Owner, node: Node, tensor: Tensor, scale: float) -> None:
+    def _convert(self, owner: _Owner, node: NodeView, tensor: TensorView, scale: float) -> None:
         """Put a Dequant in the place of an Identity, whose other readers read what it reads."""
         source = self._name(self.kinds.origin(_input(node)))
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
@@ -293,7 +317,7 @@ class _Plan:
 
     # ---- nodes ----
 
-    def _provide(self, tensor: Tensor, read: Read, scale: float) -> str:
+    def _provide(self, tensor: TensorView, read: TensorUse, scale: float) -> str:
         """Return the name of the real numbers of `tensor` for a reader."""
         assert read.node is not None
         assert read.scope is not None
@@ -316,7 +340,7 @@ class _Plan:
         self._insert(self._owner(tensor, read), tensor, tensor.scope, scale, None, result)
         return result
 
-    def _reuse(self, node: Node, tensor: Tensor, scale: float) -> str:
+    def _reuse(self, node: NodeView, tensor: TensorView, scale: float) -> str:
         """Let a Dequant that stands there read `tensor` at `scale`, and return the name of its output."""
         result = node.outputs[0]
         assert result is not None
@@ -340,7 +364,7 @@ class _Plan:
     def _insert(
         self,
         owner: _Owner,
-        tensor: Tensor,
+        tensor: TensorView,
         scope: Scope,
         scale: float,
         name: str | None,
@@ -380,7 +404,7 @@ class _Plan:
         self.names.add(name)
         return name
 
-    def _connect(self, owner: _Owner, node: Node, index: int, name: str) -> None:
+    def _connect(self, owner: _Owner, node: NodeView, index: int, name: str) -> None:
         before = self._wired(node, index)
         if before != name:
             self.wires[node, index] = name
@@ -395,7 +419,7 @@ class _Plan:
 
     # ---- what is left ----
 
-    def _pass_by(self, done: set[tuple[Node, int]]) -> None:
+    def _pass_by(self, done: set[tuple[NodeView, int]]) -> None:
         """Let the readers of Dequants that do not stay for them read what these read."""
         for node in self.view.nodes:
             for index, tensor in enumerate(node.inputs):
@@ -407,7 +431,7 @@ class _Plan:
 
     def _remove(self) -> None:
         """Take out the Dequants that nobody took; a graph output that one wrote gets its name from elsewhere."""
-        named: set[Tensor] = set()
+        named: set[TensorView] = set()
         for node in [n for n in self.view.order if n in self.kinds.why and n not in self.taken]:
             result = node.outputs[0]
             assert result is not None
@@ -442,7 +466,7 @@ class _Plan:
                 )
                 self.called[source] = result.name
 
-    def _rename_source(self, source: Tensor, before: str, name: str) -> None:
+    def _rename_source(self, source: TensorView, before: str, name: str) -> None:
         """Give `source` another name, for those too who came to read it just now."""
         for proto in (*(node.proto for node in self.view.nodes), *self.new):
             for index, given in enumerate(proto.input):
@@ -452,7 +476,7 @@ class _Plan:
         source.writer.proto.output[source.index] = name
 
 
-def _wire(node: Node, index: int, name: str) -> None:
+def _wire(node: NodeView, index: int, name: str) -> None:
     node.proto.input[index] = name
 
 
@@ -462,7 +486,7 @@ def _hand_out(output: ValueInfoProto, name: str, then: Callable[[], None] = lamb
     then()
 
 
-def _rescale(node: Node, scale: float) -> None:
+def _rescale(node: NodeView, scale: float) -> None:
     """Give a Dequant this scale, under the right name."""
     others = [a for a in node.proto.attribute if a.name not in ("scale_o", "scale_x")]
     attribute = helper.make_attribute("scale_o", scale)
@@ -470,7 +494,9 @@ def _rescale(node: Node, scale: float) -> None:
     node.proto.attribute.extend([*others, attribute])
 
 
-def _become_dequant(node: Node, domain: str, scale: float, readers: Sequence[tuple[Node, int]], source: str) -> None:
+def _become_dequant(
+    node: NodeView, domain: str, scale: float, readers: Sequence[tuple[NodeView, int]], source: str
+) -> None:
     """Make a Dequant of an Identity; its readers read `source`."""
     for reader, index in readers:
         reader.proto.input[index] = source
@@ -479,14 +505,14 @@ def _become_dequant(node: Node, domain: str, scale: float, readers: Sequence[tup
     node.proto.attribute.append(helper.make_attribute("scale_o", scale))
 
 
-def _become_identity(node: Node, source: str) -> None:
+def _become_identity(node: NodeView, source: str) -> None:
     """Keep a Dequant's output where no other node can write it."""
     node.proto.op_type, node.proto.domain = "Identity", ""
     del node.proto.attribute[:]
     node.proto.input[0] = source
 
 
-def _domain(view: View) -> str:
+def _domain(view: GraphView) -> str:
     """Return the domain for new Dequants: that of the others, else that of the integer operators, else thinker."""
     domains = [n.proto.domain for n in view.order if is_dequant(n)]
     domains += [n.proto.domain for n in view.order if is_quantized(n)]

@@ -23,9 +23,9 @@ from .check import Checked, run
 from .declared import NOTES, TYPES
 from .dequants import DEQUANTS
 from .lost import LOST
-from .report import Edit, Finding, Repair, Report
+from .report import Edit, Repair, RepairFinding, RepairReport
 from .structure import DUPLICATES, IDENTITIES, ORDER
-from .view import View, sort_all
+from .view import GraphView, sort_all
 
 __all__ = ["REPAIRS", "Repaired", "fix_dequant", "repair"]
 
@@ -43,7 +43,7 @@ class Repaired:
 
     path: Path
     model: ModelProto
-    report: Report
+    report: RepairReport
     checked: Checked | None = None
     _original: bytes = field(default=b"", repr=False)
 
@@ -95,19 +95,19 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
     return Repaired(where, model, report, run(model) if check else None, where.read_bytes())
 
 
-def repair(model: ModelProto) -> Report:
+def repair(model: ModelProto) -> RepairReport:
     """Repair `model` in place and return what was found and done; with something fatal it is repaired in part.
 
     Raises ModelError where the protobuf is damaged.
     """
     onnxfile.check_texts(model)
-    report, view = Report(), View(model)
+    report, view = RepairReport(), GraphView(model)
     for step in REPAIRS:
         found = step.find(view)
         report.findings += found
         if done := mend(view, found):
             report.edits += done
-            view = View(model)
+            view = GraphView(model)
         if step in _SKELETON and report.fatal:
             return report
     if report.edits:
@@ -117,17 +117,17 @@ def repair(model: ModelProto) -> Report:
     return report
 
 
-def _moved(model: ModelProto) -> list[Finding]:
+def _moved(model: ModelProto) -> list[RepairFinding]:
     """Return where the integer 0 is not the real 0: what was edited took it for granted."""
-    for node in View(model).nodes:
+    for node in GraphView(model).nodes:
         key = other_zero(node.attributes)
         if key is not None:
             text = f"has {key} = {node.attributes[key]}; only graphs whose zero points are 0 can be repaired"
-            return [Finding("structure", text, node.label, level="fatal")]
+            return [RepairFinding("structure", text, node.label, level="fatal")]
     return []
 
 
-def mend(view: View, findings: Sequence[Finding]) -> list[Edit]:
+def mend(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
     """Do to the model of `view` what the findings of one repair say, and return what was done.
 
     The view does not describe the model any more. Nodes are put in order where an edit left them in none.
@@ -136,22 +136,22 @@ def mend(view: View, findings: Sequence[Finding]) -> list[Edit]:
     for edit in edits:
         edit.apply()
     if edits:
-        sort_all(View(view.model))
+        sort_all(GraphView(view.model))
     return edits
 
 
-def _left(model: ModelProto) -> list[Finding]:
+def _left(model: ModelProto) -> list[RepairFinding]:
     """Return what a second look still finds, and what is unsound in a way that no repair is for."""
-    view = View(model)
+    view = GraphView(model)
     for step in REPAIRS:
         left = [f for f in step.find(view) if f.level != "note"]
         if left:
             text = f"what is wrong here undoes its own repair ({left[0].text})"
-            return [Finding(step.name, text, left[0].node, left[0].tensor, level="fatal")]
+            return [RepairFinding(step.name, text, left[0].node, left[0].tensor, level="fatal")]
     try:
         onnxfile.check(model)
     except ModelError as error:
-        return [Finding("structure", str(error), level="fatal")]
+        return [RepairFinding("structure", str(error), level="fatal")]
     return []
 
 

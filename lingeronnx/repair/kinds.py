@@ -50,12 +50,12 @@ from .nodes import (
     standard_kind,
     takes_reals,
 )
-from .view import Node, Read, Tensor, View, is_scale, same_scale
+from .view import GraphView, NodeView, TensorUse, TensorView, is_scale, same_scale
 
 __all__ = ["Kinds", "Kinship"]
 
 
-def _chosen_platform(model: ModelProto, view: View) -> Target | None:
+def _chosen_platform(model: ModelProto, view: GraphView) -> Target | None:
     """Return the platform a graph was made for, None where it names one that is not known."""
     named = next((entry.value for entry in model.metadata_props if entry.key == "lingeronnx.platform"), None)
     named = named or next((n.attributes["platform"] for n in view.nodes if n.attributes.get("platform")), "venus")
@@ -74,14 +74,14 @@ class Kinds:
     numbers without a Dequant. faults : integer operators that read something else, with what they read
     """
 
-    of: dict[Tensor, Kind] = field(default_factory=dict)
-    kept: set[Node] = field(default_factory=set)
-    source: dict[Tensor, Tensor] = field(default_factory=dict)
-    why: dict[Node, str] = field(default_factory=dict)
-    reals: dict[Tensor, list[Read]] = field(default_factory=dict)
-    faults: list[tuple[Read, Tensor]] = field(default_factory=list)
+    of: dict[TensorView, Kind] = field(default_factory=dict)
+    kept: set[NodeView] = field(default_factory=set)
+    source: dict[TensorView, TensorView] = field(default_factory=dict)
+    why: dict[NodeView, str] = field(default_factory=dict)
+    reals: dict[TensorView, list[TensorUse]] = field(default_factory=dict)
+    faults: list[tuple[TensorUse, TensorView]] = field(default_factory=list)
 
-    def origin(self, tensor: Tensor) -> Tensor:
+    def origin(self, tensor: TensorView) -> TensorView:
         """Return what `tensor` stands for once the Dequants that may not stay are gone."""
         return self.source.get(tensor, tensor)
 
@@ -90,22 +90,22 @@ class Kinship:
     """The three walks over a view."""
 
     @classmethod
-    def of(cls, view: View) -> Kinship:
+    def of(cls, view: GraphView) -> Kinship:
         """Return what was found out about `view`, found out once."""
         if "kinship" not in view.known:
             view.known["kinship"] = cls(view)
         return view.known["kinship"]
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: GraphView) -> None:
         self.view = view
         self.target = _chosen_platform(view.model, view)
-        self.wants: dict[Tensor, Wants] = {}
+        self.wants: dict[TensorView, Wants] = {}
         self._walk_back()
-        self.retyped: dict[Tensor, Kind] = {}
-        self.roots: dict[Tensor, Kind] = {}
+        self.retyped: dict[TensorView, Kind] = {}
+        self.roots: dict[TensorView, Kind] = {}
         self._walk_roots()
 
-    def wanted(self, tensor: Tensor) -> Wants:
+    def wanted(self, tensor: TensorView) -> Wants:
         """Return who needs `tensor`."""
         return self.wants.setdefault(tensor, Wants())
 
@@ -124,7 +124,7 @@ class Kinship:
         for node in reversed(self.view.order):
             self._want(node)
 
-    def _want(self, node: Node) -> None:
+    def _want(self, node: NodeView) -> None:
         if is_dequant(node):
             self._through(node, [0], real=False)
             tensor = node.inputs[0] if node.inputs else None
@@ -142,7 +142,7 @@ class Kinship:
         elif not looks(node):
             self._real(node, range(len(node.inputs)))
 
-    def _integer(self, node: Node) -> None:
+    def _integer(self, node: NodeView) -> None:
         if is_quant(node):
             return
         scales, attrs = scales_read(node), current(node)
@@ -153,19 +153,19 @@ class Kinship:
             width = bits if isinstance(bits, int) and index == 0 else None
             self.wanted(tensor).integers.append((scales.get(index), width, node))
 
-    def _real(self, node: Node, indices: Sequence[int]) -> None:
+    def _real(self, node: NodeView, indices: Sequence[int]) -> None:
         for index in indices:
             tensor = node.inputs[index] if index < len(node.inputs) else None
             if tensor is not None:
                 self.wanted(tensor).real = True
 
-    def _through(self, node: Node, indices: Sequence[int], real: bool) -> None:
+    def _through(self, node: NodeView, indices: Sequence[int], real: bool) -> None:
         for index in indices:
             tensor = node.inputs[index] if index < len(node.inputs) else None
             for result in node.outputs[:1] if node.proto.op_type != "Split" else node.outputs:
                 self._merge(tensor, result, real)
 
-    def _merge(self, tensor: Tensor | None, result: Tensor | None, real: bool) -> None:
+    def _merge(self, tensor: TensorView | None, result: TensorView | None, real: bool) -> None:
         if tensor is None or result is None or result not in self.wants:
             return
         mine, theirs = self.wanted(tensor), self.wants[result]
@@ -189,7 +189,7 @@ class Kinship:
             for tensor, kind in self._results(node, self.roots, dequants=True):
                 self.roots[tensor] = kind
 
-    def _input(self, tensor: Tensor) -> Kind:
+    def _input(self, tensor: TensorView) -> Kind:
         """Return what a graph input is: as it is declared, unless its readers leave no doubt that it is not."""
         assert tensor.entry is not None
         declared, wants = tensor.entry.type.tensor_type.elem_type, self.wanted(tensor)
@@ -209,7 +209,7 @@ class Kinship:
             return FLOAT
         return Kind("real" if declared in REALS else "other", elem=declared)
 
-    def _surely_real(self, tensor: Tensor) -> bool:
+    def _surely_real(self, tensor: TensorView) -> bool:
         """Whether some reader of an input certainly takes real numbers; the other operands are as far as is known."""
         for read in tensor.reads:
             if read.node is None:
@@ -224,7 +224,9 @@ class Kinship:
                 return True
         return False
 
-    def _results(self, node: Node, of: Mapping[Tensor, Kind], *, dequants: bool) -> Iterator[tuple[Tensor, Kind]]:
+    def _results(
+        self, node: NodeView, of: Mapping[TensorView, Kind], *, dequants: bool
+    ) -> Iterator[tuple[TensorView, Kind]]:
         """Yield the outputs of a node with their kinds, given those of its inputs."""
         kinds = [MISSING if t is None else of.get(t, MISSING) for t in node.inputs]
         for index, tensor in enumerate(node.outputs):
@@ -248,7 +250,7 @@ class Kinship:
             else:
                 yield tensor, standard_kind(node, index, kinds)
 
-    def _quantized(self, node: Node, index: int, tensor: Tensor, kinds: Sequence[Kind]) -> Kind:
+    def _quantized(self, node: NodeView, index: int, tensor: TensorView, kinds: Sequence[Kind]) -> Kind:
         """Return the kind of output `index` of an integer node, by its attributes."""
         form, attrs = operator(node), current(node)
         bits = attrs.get("o_bits" if form is None else form.width)  # damaged graphs hold anything there
@@ -280,7 +282,7 @@ class Kinship:
         return Kind("integer", None, width) if any(kind.integer for kind in kinds) else OTHER
 
     def _state(
-        self, node: Node, form: Format, attrs: Mapping[str, Any], index: int, tensor: Tensor, width: int
+        self, node: NodeView, form: Format, attrs: Mapping[str, Any], index: int, tensor: TensorView, width: int
     ) -> Kind:
         """Return the last state or cell of a recurrent layer: integers, but for the training side's exports.
 
@@ -316,10 +318,10 @@ class Kinship:
             self._judge(node, found)
         for scope in self.view.scopes:
             for index, value in enumerate(scope.graph.output):
-                self._leave(Read(None, index, value, scope), found)
+                self._leave(TensorUse(None, index, value, scope), found)
         return found
 
-    def _judge(self, node: Node, found: Kinds) -> None:
+    def _judge(self, node: NodeView, found: Kinds) -> None:
         source = [None if t is None else found.origin(t) for t in node.inputs]
         kinds = [MISSING if t is None else found.of.get(t, MISSING) for t in source]
         result = node.outputs[0] if node.outputs else None
@@ -335,17 +337,19 @@ class Kinship:
             for index in positions(node) if not is_quant(node) else ():
                 tensor = source[index]
                 if tensor is not None and not kinds[index].integer:
-                    found.faults.append((Read(node, index, scope=node.scope), tensor))
+                    found.faults.append((TensorUse(node, index, scope=node.scope), tensor))
         elif not (is_eager(node) or moving or looks(node)):
             reading = range(len(source))
         for index in reading:
             tensor = source[index] if index < len(source) else None
             if tensor is not None and kinds[index].integer:
-                found.reals.setdefault(tensor, []).append(Read(node, index, scope=node.scope))
+                found.reals.setdefault(tensor, []).append(TensorUse(node, index, scope=node.scope))
         for tensor, kind in self._results(node, found.of, dequants=False):
             found.of[tensor] = FLOAT if is_lazy(node) and kind.integer and not moving else kind
 
-    def _judge_dequant(self, node: Node, source: Tensor | None, kind: Kind, result: Tensor, found: Kinds) -> None:
+    def _judge_dequant(
+        self, node: NodeView, source: TensorView | None, kind: Kind, result: TensorView, found: Kinds
+    ) -> None:
         scale, wants = node.attributes.get("scale_o"), self.wanted(result)
         if source is None:
             found.of[result] = MISSING
@@ -371,14 +375,14 @@ class Kinship:
         found.of[result] = kind
         found.source[result] = source
 
-    def _integer_here(self, result: Tensor, kind: Kind) -> bool:
+    def _integer_here(self, result: TensorView, kind: Kind) -> bool:
         """Whether a lazy node whose data are of `kind` hands on integers: somebody behind needs them."""
         if not kind.integer:
             return False
         wants = self.wanted(result)
         return bool(wants.integers) or any(same_scale(scale, kind.scale) for scale in wants.dequants)
 
-    def _leave(self, read: Read, found: Kinds) -> None:
+    def _leave(self, read: TensorUse, found: Kinds) -> None:
         """Note a graph output that hands out integers: the main graph's never do, a branch's where the If does not."""
         assert read.scope is not None
         assert read.output is not None
@@ -395,13 +399,13 @@ class Kinship:
         found.reals.setdefault(source, []).append(read)
 
 
-def branch_results(node: Node, index: int) -> list[Tensor]:
+def branch_results(node: NodeView, index: int) -> list[TensorView]:
     """Return what the branches of an If hand out as its output `index`."""
     names = [(s, s.graph.output[index].name) for s in node.scopes if index < len(s.graph.output)]
     return [tensor for scope, name in names if (tensor := scope.find(name)) is not None]
 
 
-def _declared(tensor: Tensor) -> int:
+def _declared(tensor: TensorView) -> int:
     """Return the element type that the file declares for a node's output, 0 where it does not."""
     for value in (*tensor.scope.graph.output, *tensor.scope.graph.value_info):
         if value.name == tensor.name:

@@ -15,9 +15,9 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from ..formats import QUANT
 from .kinds import Kinship
 from .nodes import OTHER, Kind, is_dequant, is_quantized, looks, positions, takes_element, takes_indices
-from .report import Edit, Finding, Repair, number
+from .report import Edit, Repair, RepairFinding, number
 from .sizes import conflicts, dims_of
-from .view import Node, Read, Tensor, View, same_scale
+from .view import GraphView, NodeView, TensorUse, TensorView, same_scale
 
 __all__ = ["LOST"]
 
@@ -25,7 +25,7 @@ _NAME = "lost edges"
 _TRIALS = 200  # of shapes; beyond, every tensor that fits by kind and scale counts
 
 
-def _find(view: View) -> list[Finding]:
+def _find(view: GraphView) -> list[RepairFinding]:
     found = []
     for tensor, fitting, why in _matches(view):
         reader = tensor.reads[0].where if tensor.reads else "nobody"
@@ -33,23 +33,23 @@ def _find(view: View) -> list[Finding]:
             text = f"reads '{tensor.name}', which nobody writes; only '{fitting[0].name}' fits, which nobody reads"
             if tensor.reads[0].node is None:
                 text = text.replace("reads", "hands out", 1)
-            found.append(Finding(_NAME, text, reader, tensor.name, edits=(_edit(view, tensor, fitting[0]),)))
+            found.append(RepairFinding(_NAME, text, reader, tensor.name, edits=(_edit(view, tensor, fitting[0]),)))
             continue
         several = ", ".join(f"'{t.name}'" for t in fitting[:4]) + (" ..." if len(fitting) > 4 else "")
         reason = why or (f"{several} would fit alike" if fitting else _nothing(view, tensor))
         verb = "reads" if tensor.reads and tensor.reads[0].node is not None else "hands out"
         text = f"{verb} '{tensor.name}', which nobody writes; {reason}"
-        found.append(Finding(_NAME, text, reader, tensor.name, level="fatal"))
+        found.append(RepairFinding(_NAME, text, reader, tensor.name, level="fatal"))
     return found
 
 
-def _nothing(view: View, tensor: Tensor) -> str:
+def _nothing(view: GraphView, tensor: TensorView) -> str:
     scales = Kinship.of(view).wanted(tensor).scales()
     at = f" at scale {number(scales[0])}" if len(scales) == 1 else ""
     return f"nothing that is computed for nobody fits{at}; export the model again"
 
 
-def _edit(view: View, tensor: Tensor, chosen: Tensor) -> Edit:
+def _edit(view: GraphView, tensor: TensorView, chosen: TensorView) -> Edit:
     readers = ", ".join(dict.fromkeys(read.where for read in tensor.reads))
     return Edit(
         _NAME,
@@ -61,7 +61,7 @@ def _edit(view: View, tensor: Tensor, chosen: Tensor) -> Edit:
     )
 
 
-def _reconnect(tensor: Tensor, chosen: Tensor) -> None:
+def _reconnect(tensor: TensorView, chosen: TensorView) -> None:
     """Let the readers of `tensor` read `chosen`; a graph output by an Identity, which goes or becomes a Dequant."""
     for read in tensor.reads:
         if read.node is not None:
@@ -76,7 +76,7 @@ def _reconnect(tensor: Tensor, chosen: Tensor) -> None:
 # ---- candidates ----------------------------------------------------------------------------------------------------
 
 
-def _matches(view: View) -> Iterator[tuple[Tensor, list[Tensor], str]]:
+def _matches(view: GraphView) -> Iterator[tuple[TensorView, list[TensorView], str]]:
     """Yield (the lost tensor, those that fit, why not even a single one may be taken)."""
     if not view.missing:
         return
@@ -94,7 +94,7 @@ def _matches(view: View) -> Iterator[tuple[Tensor, list[Tensor], str]]:
         yield tensor, found, why
 
 
-def _fits(kinship: Kinship, tensor: Tensor, candidate: Tensor) -> bool:
+def _fits(kinship: Kinship, tensor: TensorView, candidate: TensorView) -> bool:
     """Whether a tensor that nobody reads can be what is read under the name of the lost `tensor`."""
     kind, wants = kinship.roots.get(candidate), kinship.wanted(tensor)
     if kind is None or kind.what == "missing" or _leads_to(candidate, tensor):
@@ -114,7 +114,7 @@ def _bytes(bits: int) -> int:
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
-def _takes(read: Read, kind: Kind, roots: Mapping[Tensor, Kind]) -> bool:
+def _takes(read: TensorUse, kind: Kind, roots: Mapping[TensorView, Kind]) -> bool:
     """Whether a reader takes what is of `kind`."""
     if read.node is None:
         declared = read.output.type.tensor_type.elem_type if read.output is not None else 0
@@ -129,10 +129,10 @@ def _takes(read: Read, kind: Kind, roots: Mapping[Tensor, Kind]) -> bool:
     return not takes_indices(read.node, read.index)
 
 
-def _leads_to(candidate: Tensor, lost: Tensor) -> bool:
+def _leads_to(candidate: TensorView, lost: TensorView) -> bool:
     """Whether the writer of `candidate` needs what `lost` stands for: the edge would close a cycle."""
     readers = {read.node for read in lost.reads if read.node is not None}
-    seen: set[Node] = set()
+    seen: set[NodeView] = set()
     stack = [candidate.writer]
     while stack:
         node = stack.pop()
@@ -146,16 +146,16 @@ def _leads_to(candidate: Tensor, lost: Tensor) -> bool:
     return False
 
 
-def _sized(view: View, tensor: Tensor, candidate: Tensor, before: set[str]) -> bool:
+def _sized(view: GraphView, tensor: TensorView, candidate: TensorView, before: set[str]) -> bool:
     """Whether the graph's sizes fit together with `candidate` in the place of `tensor`, as well as without."""
     trial = ModelProto()
     trial.CopyFrom(view.model)
-    again = View(trial)
+    again = GraphView(trial)
     same = next(t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads))
     told = [v for v in view.model.graph.value_info if v.name == tensor.name]
     _reconnect(same, again.main.tensors[candidate.name])
     lost = [ValueInfoProto(name=candidate.name, type=v.type) for v in told if dims_of(v) is not None]
-    return not conflicts(trial, View(trial), lost) - before
+    return not conflicts(trial, GraphView(trial), lost) - before
 
 
 LOST = Repair(_NAME, _find)

@@ -31,7 +31,7 @@ from ..formats import (
 )
 from ..graph import operators
 from ..graph.attributes import Attribute
-from .view import Node, Tensor, is_scale, same_scale
+from .view import NodeView, TensorView, is_scale, same_scale
 
 __all__ = [
     "FLOAT", "INTEGERS", "MISSING", "OTHER", "REAL", "REALS", "RECURRENT", "Kind", "Wants",
@@ -101,7 +101,7 @@ class Wants:
     dequants : the scales of the Dequants behind it
     """
 
-    integers: list[tuple[float | None, int | None, Node | None]] = field(default_factory=list)
+    integers: list[tuple[float | None, int | None, NodeView | None]] = field(default_factory=list)
     real: bool = False
     dequants: list[float | None] = field(default_factory=list)
 
@@ -132,7 +132,7 @@ def joined(kinds: Sequence[Kind]) -> Kind:
 # ---- nodes --------------------------------------------------------------------------------------------------
 
 
-def operator(node: Node) -> Format | None:
+def operator(node: NodeView) -> Format | None:
     """Return the integer operator a node is, by any generation's name; None for a float or an unknown one.
 
     A standard operator counts as one only in a quantized domain, or where it reads a quantized table.
@@ -153,35 +153,35 @@ def rescales(form: Format) -> bool:
     return form is BATCH_NORM2D or any(a.name == "scale_o" and a.required for a in form.attributes)
 
 
-def is_dequant(node: Node | None) -> bool:
+def is_dequant(node: NodeView | None) -> bool:
     """Whether a node is a Dequant."""
     return node is not None and node.proto.op_type == DEQUANT.name and (node.proto.domain in _DOMAINS or node.standard)
 
 
-def is_quant(node: Node) -> bool:
+def is_quant(node: NodeView) -> bool:
     """Whether a node is a Quant."""
     return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.standard)
 
 
-def is_quantized(node: Node) -> bool:
+def is_quantized(node: NodeView) -> bool:
     """Whether a node is an operator of the quantized generations, known or not."""
     if is_dequant(node) or operator(node) is not None:
         return True
     return node.proto.domain in _DOMAINS and not _known_mover(node)
 
 
-def _known_mover(node: Node) -> bool:
+def _known_mover(node: NodeView) -> bool:
     """Whether a node hands integers on or looks at them, in whatever domain."""
     names = EAGER | LAZY | INDEXING
     return node.proto.op_type in names and (node.standard or node.proto.domain in _DOMAINS)
 
 
-def looks(node: Node) -> bool:
+def looks(node: NodeView) -> bool:
     """Whether a node takes integers as well as real numbers, and gives positions or sizes."""
     return _known_mover(node) and node.proto.op_type in INDEXING
 
 
-def is_eager(node: Node) -> bool:
+def is_eager(node: NodeView) -> bool:
     """Whether a node hands integers on wherever it gets them; a Clip does with integer bounds only."""
     if not _known_mover(node) or node.proto.op_type not in EAGER:
         return False
@@ -191,12 +191,12 @@ def is_eager(node: Node) -> bool:
     return all(b in INTEGERS for b in bounds) and not {"min", "max"} & set(node.attributes)
 
 
-def is_lazy(node: Node) -> bool:
+def is_lazy(node: NodeView) -> bool:
     """Whether a node hands integers on where somebody needs them."""
     return _known_mover(node) and node.proto.op_type in LAZY and operator(node) is None
 
 
-def data(node: Node) -> list[int]:
+def data(node: NodeView) -> list[int]:
     """Return the inputs that an eager or lazy node hands on."""
     kind = node.proto.op_type
     if kind == "Concat":
@@ -204,7 +204,7 @@ def data(node: Node) -> list[int]:
     return [1, 2][: max(len(node.inputs) - 1, 0)] if kind == "Where" else [0][: len(node.inputs)]
 
 
-def current(node: Node) -> dict[str, Any]:
+def current(node: NodeView) -> dict[str, Any]:
     """Return the attributes of an integer node by their current names, with defaults; None for missing ones."""
     form = operator(node)
     given = {_LEGACY.get(name, name): value for name, value in node.attributes.items()}
@@ -215,7 +215,7 @@ def current(node: Node) -> dict[str, Any]:
     return given
 
 
-def positions(node: Node) -> list[int]:
+def positions(node: NodeView) -> list[int]:
     """Return the inputs of an integer node that carry integer activations."""
     form = operator(node)
     if form is None:
@@ -228,7 +228,7 @@ def positions(node: Node) -> list[int]:
     return [i for i, tensor in tensors if tensor is not None and tensor.constant is None]
 
 
-def reals_read(node: Node) -> list[int]:
+def reals_read(node: NodeView) -> list[int]:
     """Return the inputs of a quantized node that carry real numbers: a Quant's, the first generation's states."""
     if is_quant(node):
         return [0][: len(node.inputs)]
@@ -239,10 +239,10 @@ def reals_read(node: Node) -> list[int]:
     return list(range(2, weights[0] if weights else 2))
 
 
-def plain(node: Node) -> Any:  # noqa: ANN401 - in the place of an ir.Node
+def plain(node: NodeView) -> Any:  # noqa: ANN401 - in the place of an ir.Node
     """Return what `ops` needs to see of a node: its inputs, constant or not, and how many outputs it has."""
 
-    def value(tensor: Tensor | None) -> SimpleNamespace | None:
+    def value(tensor: TensorView | None) -> SimpleNamespace | None:
         if tensor is None:
             return None
         held = None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
@@ -257,7 +257,7 @@ def plain(node: Node) -> Any:  # noqa: ANN401 - in the place of an ir.Node
     )
 
 
-def scales_read(node: Node) -> dict[int, float]:
+def scales_read(node: NodeView) -> dict[int, float]:
     """Return the scale at which an integer node reads each input, where an attribute says so."""
     form, attrs = operator(node), current(node)
     found: dict[int, Attribute] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
@@ -271,7 +271,7 @@ def scales_read(node: Node) -> dict[int, float]:
     return {index: float(scale) for index, scale in found.items() if is_scale(scale)}
 
 
-def takes_reals(node: Node, index: int, others: Sequence[Kind]) -> bool:
+def takes_reals(node: NodeView, index: int, others: Sequence[Kind]) -> bool:
     """Whether a float node certainly needs real numbers at input `index`: others are the kinds of all its inputs."""
     if node.proto.op_type == QUANT.name:
         return True
@@ -284,7 +284,7 @@ def takes_reals(node: Node, index: int, others: Sequence[Kind]) -> bool:
     return any(kind.what == "real" for kind in mates)
 
 
-def takes_element(node: Node, index: int, kind: Kind, others: Sequence[Kind]) -> bool:
+def takes_element(node: NodeView, index: int, kind: Kind, others: Sequence[Kind]) -> bool:
     """Whether a standard node can take indices of `kind` at input `index`: others are the kinds of all its inputs."""
     formal = _formal(node, index)
     if formal is None or kind.elem not in TensorProto.DataType.values():
@@ -294,7 +294,7 @@ def takes_element(node: Node, index: int, kind: Kind, others: Sequence[Kind]) ->
     return allowed and not any(mate.what == "real" or mate.integer for mate in mates)
 
 
-def takes_indices(node: Node, index: int) -> bool:
+def takes_indices(node: NodeView, index: int) -> bool:
     """Whether input `index` of a standard node takes no real numbers at all, such as a shape or an axis."""
     formal = _formal(node, index)
     return formal is not None and not (_FLOATS & set(formal.types))
@@ -303,7 +303,7 @@ def takes_indices(node: Node, index: int) -> bool:
 _FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
 
 
-def _schema(node: Node) -> defs.OpSchema | None:
+def _schema(node: NodeView) -> defs.OpSchema | None:
     if not node.standard:
         return None
     try:
@@ -315,7 +315,7 @@ def _schema(node: Node) -> defs.OpSchema | None:
 _OPSET = 13  # types of inputs and outputs, not their number, are asked for: those changed little since
 
 
-def _formal(node: Node, index: int) -> defs.OpSchema.FormalParameter | None:
+def _formal(node: NodeView, index: int) -> defs.OpSchema.FormalParameter | None:
     schema = _schema(node)
     if schema is None or not schema.inputs:
         return None
@@ -325,12 +325,12 @@ def _formal(node: Node, index: int) -> defs.OpSchema.FormalParameter | None:
     return last if last.option == defs.OpSchema.FormalParameterOption.Variadic else None
 
 
-def _name(node: Node, index: int) -> str:
+def _name(node: NodeView, index: int) -> str:
     formal = _formal(node, index)
     return "" if formal is None else str(formal.type_str)
 
 
-def standard_kind(node: Node, index: int, kinds: Sequence[Kind]) -> Kind:
+def standard_kind(node: NodeView, index: int, kinds: Sequence[Kind]) -> Kind:
     """Return the kind of output `index` of a float node, given what it reads (integers count as dequantized)."""
     schema = _schema(node)
     if schema is None or not schema.outputs:

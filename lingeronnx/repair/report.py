@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .view import View
+from .view import GraphView
 
-__all__ = ["Edit", "Finding", "Repair", "Report", "number"]
+__all__ = ["Edit", "Repair", "RepairFinding", "RepairReport", "number"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class RepairFinding:
     """Something that is wrong, or worth knowing.
 
     repair : the name of the repair that looked for it
@@ -63,28 +63,28 @@ class Repair:
     """A kind of damage: `find` looks for it in a view, changes nothing, and says with each finding how it is mended."""
 
     name: str
-    find: Callable[[View], list[Finding]]
+    find: Callable[[GraphView], list[RepairFinding]]
 
 
 @dataclass
-class Report:
+class RepairReport:
     """All findings and edits of a graph, in the order of the repairs."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RepairFinding] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
 
     @property
-    def fatal(self) -> list[Finding]:
+    def fatal(self) -> list[RepairFinding]:
         """Return the findings that cannot be repaired."""
         return [f for f in self.findings if f.level == "fatal"]
 
     @property
-    def wrong(self) -> list[Finding]:
+    def wrong(self) -> list[RepairFinding]:
         """Return the findings that are repaired."""
         return [f for f in self.findings if f.level == "wrong"]
 
     @property
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[RepairFinding]:
         """Return the findings that are left as they are."""
         return [f for f in self.findings if f.level == "note"]
 
@@ -113,7 +113,7 @@ def _count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _grouped(findings: Sequence[Finding]) -> list[str]:
+def _grouped(findings: Sequence[RepairFinding]) -> list[str]:
     return [f"  {f.repair:<11} {f.node + ' ' if f.node else ''}{f.text}" for f in findings]
 
 

@@ -14,7 +14,7 @@ from ..formats import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER
 from ..graph import operators
 from ..schemas import as_thinker, register_schemas
 from .nodes import operator
-from .view import Node, View, label
+from .view import GraphView, NodeView, label
 
 __all__ = ["Sizes", "conflicts", "differ", "dims_of", "infer"]
 
@@ -93,7 +93,7 @@ def differ(one: Dims | None, other: Dims | None) -> bool:
     return any(a is not None and b is not None and a != b and (i or min(a, b) > 1) for i, (a, b) in enumerate(pairs))
 
 
-def conflicts(model: ModelProto, view: View, lost: Sequence[ValueInfoProto] = ()) -> set[str]:
+def conflicts(model: ModelProto, view: GraphView, lost: Sequence[ValueInfoProto] = ()) -> set[str]:
     """Return what does not fit together: declared outputs, widths of layers, numbers of elements, sizes of operands.
 
     lost : what the file says of tensors that nobody writes, under the names they are read by now
@@ -110,7 +110,7 @@ def conflicts(model: ModelProto, view: View, lost: Sequence[ValueInfoProto] = ()
     return found
 
 
-def _operator_name(node: Node) -> str:
+def _operator_name(node: NodeView) -> str:
     """Return today's name of an integer operator, else the node's own."""
     op = operator(node)
     return op.name if op is not None else node.proto.op_type

@@ -15,8 +15,8 @@ from onnx import GraphProto, NodeProto, ValueInfoProto
 from ..formats import DEQUANT
 from .kinds import Kinship
 from .nodes import is_dequant
-from .report import Edit, Finding, Repair
-from .view import Node, Read, Scope, Tensor, View, delete, fresh_name, label, sort_nodes, topological
+from .report import Edit, Repair, RepairFinding
+from .view import GraphView, NodeView, Scope, TensorUse, TensorView, delete, fresh_name, label, sort_nodes, topological
 
 __all__ = ["DUPLICATES", "IDENTITIES", "ORDER"]
 
@@ -24,7 +24,7 @@ __all__ = ["DUPLICATES", "IDENTITIES", "ORDER"]
 # ---- names given twice ---------------------------------------------------------------------------------------------
 
 
-def _find_duplicates(view: View) -> list[Finding]:
+def _find_duplicates(view: GraphView) -> list[RepairFinding]:
     found = []
     for scope in view.scopes:
         graph = scope.graph
@@ -43,25 +43,27 @@ def _find_duplicates(view: View) -> list[Finding]:
                 )
             text += ", which does the same" if same else "; it is not clear which of them is meant"
             found.append(
-                Finding("duplicates", text, label(node), shared[0], level="wrong" if same else "fatal", edits=edits)
+                RepairFinding(
+                    "duplicates", text, label(node), shared[0], level="wrong" if same else "fatal", edits=edits
+                )
             )
         for name in _written_and_given(graph):
             text = f"'{name}' is written by a node and is a graph input or initializer; it is not clear which is meant"
-            found.append(Finding("duplicates", text, tensor=name, level="fatal"))
+            found.append(RepairFinding("duplicates", text, tensor=name, level="fatal"))
         found += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
     return found + _find_namesakes(view)
 
 
-def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> Finding:
+def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> RepairFinding:
     """Return what is wrong with `entries` of one name in a list of `graph`."""
     name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
     if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
         text = f"{twice}, and not the same each time; it is not clear which is meant"
-        return Finding("duplicates", text, tensor=name, level="fatal")
+        return RepairFinding("duplicates", text, tensor=name, level="fatal")
     edit = Edit(
         "duplicates", "drop", f"{kind} '{name}': listed once", tensor=name, apply=partial(_list_once, graph, kind, name)
     )
-    return Finding("duplicates", twice, tensor=name, edits=(edit,))
+    return RepairFinding("duplicates", twice, tensor=name, edits=(edit,))
 
 
 def _list_once(graph: GraphProto, kind: str, name: str) -> None:
@@ -71,7 +73,7 @@ def _list_once(graph: GraphProto, kind: str, name: str) -> None:
         del field[index]
 
 
-def _find_namesakes(view: View) -> list[Finding]:
+def _find_namesakes(view: GraphView) -> list[RepairFinding]:
     gone = [node for scope in view.scopes for node, first in _rewritten(scope.graph) if _same(first, node)]
     taken = {node.proto.name for node in view.nodes if not any(node.proto is copy for copy in gone)}
     found, count = [], Counter[str]()
@@ -86,7 +88,7 @@ def _find_namesakes(view: View) -> list[Finding]:
             name,
             apply=partial(_call, proto, new),
         )
-        found.append(Finding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,)))
+        found.append(RepairFinding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,)))
     return found
 
 
@@ -142,7 +144,7 @@ def _listed_twice(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
     return found
 
 
-def _namesakes(view: View) -> list[tuple[NodeProto, str]]:
+def _namesakes(view: GraphView) -> list[tuple[NodeProto, str]]:
     """Return the nodes of the main graph whose name an earlier one has; copies that are removed do not count."""
     gone = [node for node, first in _rewritten(view.main.graph) if _same(first, node)]
     seen: set[str] = set()
@@ -159,10 +161,10 @@ def _namesakes(view: View) -> list[tuple[NodeProto, str]]:
 # ---- order ---------------------------------------------------------------------------------------------------------
 
 
-def _find_order(view: View) -> list[Finding]:
+def _find_order(view: GraphView) -> list[RepairFinding]:
     if view.cycle is not None:
         text = "it depends on its own output; it is not clear where to cut the cycle"
-        return [Finding("order", text, view.cycle.label, level="fatal")]
+        return [RepairFinding("order", text, view.cycle.label, level="fatal")]
     found = []
     for number, scope in enumerate(view.scopes):
         early = _too_early(scope.nodes)
@@ -178,7 +180,7 @@ def _find_order(view: View) -> list[Finding]:
                 apply=partial(_sort, scope),
                 rank=-number,
             )  # inner ones first: an outer graph holds copies then
-            found.append(Finding("order", text, node.label, tensor.name, edits=(edit,)))
+            found.append(RepairFinding("order", text, node.label, tensor.name, edits=(edit,)))
     return found
 
 
@@ -186,7 +188,7 @@ def _sort(scope: Scope) -> None:
     sort_nodes(scope.graph, topological(scope)[0])
 
 
-def _too_early(nodes: Sequence[Node]) -> list[tuple[Node, Tensor]]:
+def _too_early(nodes: Sequence[NodeView]) -> list[tuple[NodeView, TensorView]]:
     place = {node: index for index, node in enumerate(nodes)}
     return [
         (node, tensor)
@@ -199,19 +201,21 @@ def _too_early(nodes: Sequence[Node]) -> list[tuple[Node, Tensor]]:
 # ---- Identity ------------------------------------------------------------------------------------------------------
 
 
-def _find_identities(view: View) -> list[Finding]:
+def _find_identities(view: GraphView) -> list[RepairFinding]:
     """Find the Identity nodes that can go: those inside, and those that give a graph output its name."""
     going = _identities(view)
     inside = [node for node in going if not view.is_output(_result(node))]
     gone = {_result(node): node for node in inside}
-    readers: dict[Tensor, list[Read]] = {}  # of what stands at the beginning of each chain, once the chain is gone
-    found: dict[Node, Finding] = {}
+    readers: dict[
+        TensorView, list[TensorUse]
+    ] = {}  # of what stands at the beginning of each chain, once the chain is gone
+    found: dict[NodeView, RepairFinding] = {}
     for node in inside:
         end = _end(_result(node), gone)
         readers.setdefault(end, []).extend(_result(node).reads)
         text = f"{node.label}; its readers read '{end.name}'"
         found[node] = _identity(node, text, partial(_pass_by, node, end), rank=0)
-    named: set[Tensor] = set()
+    named: set[TensorView] = set()
     for node in going:
         end, result = _end(_first(node), gone), _result(node)
         if result in gone or end in named or not _renamable(view, end):
@@ -223,9 +227,9 @@ def _find_identities(view: View) -> list[Finding]:
     return [found[node] for node in going if node in found]
 
 
-def _identity(node: Node, text: str, apply: Callable[[], None], rank: int) -> Finding:
+def _identity(node: NodeView, text: str, apply: Callable[[], None], rank: int) -> RepairFinding:
     edit = Edit("identities", "remove", text, node.label, _result(node).name, apply=apply, rank=rank)
-    return Finding(
+    return RepairFinding(
         "identities",
         f"hands '{_first(node).name}' on unchanged, left over from the export",
         node.label,
@@ -234,7 +238,7 @@ def _identity(node: Node, text: str, apply: Callable[[], None], rank: int) -> Fi
     )
 
 
-def _pass_by(node: Node, end: Tensor) -> None:
+def _pass_by(node: NodeView, end: TensorView) -> None:
     """Let the readers of an Identity read `end`, and take it out."""
     for read in _result(node).reads:
         if read.node is not None:
@@ -242,7 +246,7 @@ def _pass_by(node: Node, end: Tensor) -> None:
     delete(node.scope.graph, node.proto)
 
 
-def _hand_over(view: View, node: Node, end: Tensor, reads: Sequence[Read]) -> None:
+def _hand_over(view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorUse]) -> None:
     """Take out an Identity whose result is a graph output: `end`, which `reads` read, takes its name."""
     name = _result(node).name
     view.rename(end, name)
@@ -252,7 +256,7 @@ def _hand_over(view: View, node: Node, end: Tensor, reads: Sequence[Read]) -> No
     delete(node.scope.graph, node.proto)
 
 
-def _identities(view: View) -> list[Node]:
+def _identities(view: GraphView) -> list[NodeView]:
     """Return the Identity nodes of the main graph that can go.
 
     One that hands integers to a graph output stays until a Dequant takes its place, and one that must give a name to a
@@ -275,24 +279,24 @@ def _identities(view: View) -> list[Node]:
     return found
 
 
-def _renamable(view: View, tensor: Tensor) -> bool:
+def _renamable(view: GraphView, tensor: TensorView) -> bool:
     """Whether a tensor can take the name of a graph output."""
     return tensor.writer is not None and tensor.scope is view.main and not view.is_output(tensor)
 
 
-def _first(node: Node) -> Tensor:
+def _first(node: NodeView) -> TensorView:
     source = node.inputs[0]
     assert source is not None
     return source
 
 
-def _result(node: Node) -> Tensor:
+def _result(node: NodeView) -> TensorView:
     result = node.outputs[0]
     assert result is not None
     return result
 
 
-def _end(tensor: Tensor, gone: dict[Tensor, Node]) -> Tensor:
+def _end(tensor: TensorView, gone: dict[TensorView, NodeView]) -> TensorView:
     """Return where a chain of Identity nodes begins."""
     while tensor in gone:
         tensor = _first(gone[tensor])

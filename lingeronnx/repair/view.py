@@ -17,11 +17,11 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 __all__ = [
-    "Node",
-    "Read",
+    "GraphView",
+    "NodeView",
     "Scope",
-    "Tensor",
-    "View",
+    "TensorUse",
+    "TensorView",
     "attribute_values",
     "delete",
     "fresh_name",
@@ -38,13 +38,13 @@ _STANDARD = ("", "ai.onnx")
 
 
 @dataclass(eq=False)
-class Node:
+class NodeView:
     """A node with its tensors; an absent optional input or output is None."""
 
     proto: NodeProto
     scope: Scope
-    inputs: list[Tensor | None] = field(default_factory=list)
-    outputs: list[Tensor | None] = field(default_factory=list)
+    inputs: list[TensorView | None] = field(default_factory=list)
+    outputs: list[TensorView | None] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
 
     @property
@@ -64,10 +64,10 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class TensorUse:
     """Somebody who reads a tensor: input `index` of `node`, or `output` of a graph (then `node` is None)."""
 
-    node: Node | None
+    node: NodeView | None
     index: int
     output: ValueInfoProto | None = None
     scope: Scope | None = None
@@ -82,17 +82,17 @@ class Read:
 
 
 @dataclass(eq=False)
-class Tensor:
+class TensorView:
     """A name in a scope: written by `writer`, or a graph input, or a constant, or (missing) by nobody."""
 
     name: str
     scope: Scope
-    writer: Node | None = None
+    writer: NodeView | None = None
     index: int = 0
     entry: ValueInfoProto | None = None
     constant: int | None = None  # element type of a constant
     missing: bool = False
-    reads: list[Read] = field(default_factory=list)
+    reads: list[TensorUse] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -101,12 +101,12 @@ class Scope:
 
     graph: GraphProto
     parent: Scope | None = None
-    owner: Node | None = None
+    owner: NodeView | None = None
     attribute: str = ""
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
+    tensors: dict[str, TensorView] = field(default_factory=dict)
+    nodes: list[NodeView] = field(default_factory=list)
 
-    def find(self, name: str) -> Tensor | None:
+    def find(self, name: str) -> TensorView | None:
         """Return what `name` means here."""
         scope: Scope | None = self
         while scope is not None:
@@ -123,7 +123,7 @@ class Scope:
         return scope is other
 
 
-class View:
+class GraphView:
     """The scopes, nodes and tensors of `model`, which is not copied: an edit of a node's protobuf is one of the model.
 
     order : all nodes, those a node depends on before it, a node's subgraphs before the node. Nodes of a cycle are
@@ -134,9 +134,9 @@ class View:
         self.model = model
         self.main = Scope(model.graph)
         self.scopes: list[Scope] = []
-        self.missing: list[Tensor] = []
+        self.missing: list[TensorView] = []
         self.known: dict[str, Any] = {}
-        self.cycle: Node | None = None
+        self.cycle: NodeView | None = None
         self._register(self.main)
         for scope in self.scopes:
             self._connect(scope)
@@ -147,15 +147,15 @@ class View:
         self.scopes.append(scope)
         graph, tensors = scope.graph, scope.tensors
         for value in graph.input:
-            tensors.setdefault(value.name, Tensor(value.name, scope, entry=value))
+            tensors.setdefault(value.name, TensorView(value.name, scope, entry=value))
         for constant in graph.initializer:
-            held = tensors.setdefault(constant.name, Tensor(constant.name, scope))
+            held = tensors.setdefault(constant.name, TensorView(constant.name, scope))
             held.constant = constant.data_type
         for proto in graph.node:
-            node = Node(proto, scope)
+            node = NodeView(proto, scope)
             scope.nodes.append(node)
             for index, name in enumerate(proto.output):
-                made = tensors.setdefault(name, Tensor(name, scope, node, index)) if name else None
+                made = tensors.setdefault(name, TensorView(name, scope, node, index)) if name else None
                 if made is not None and made.writer is node and proto.op_type == "Constant" and node.standard:
                     made.constant = _constant_type(proto)
                 node.outputs.append(made)
@@ -172,18 +172,18 @@ class View:
                 tensor = self._found(scope, name) if name else None
                 node.inputs.append(tensor)
                 if tensor is not None:
-                    tensor.reads.append(Read(node, index, scope=scope))
+                    tensor.reads.append(TensorUse(node, index, scope=scope))
         for index, value in enumerate(scope.graph.output):
-            self._found(scope, value.name).reads.append(Read(None, index, value, scope))
+            self._found(scope, value.name).reads.append(TensorUse(None, index, value, scope))
 
-    def _found(self, scope: Scope, name: str) -> Tensor:
+    def _found(self, scope: Scope, name: str) -> TensorView:
         found = scope.find(name)
         if found is None:
-            found = self.main.tensors[name] = Tensor(name, self.main, missing=True)
+            found = self.main.tensors[name] = TensorView(name, self.main, missing=True)
             self.missing.append(found)
         return found
 
-    def _ordered(self, scope: Scope) -> Iterator[Node]:
+    def _ordered(self, scope: Scope) -> Iterator[NodeView]:
         """Yield the nodes of a scope, as they stand as far as that can be, each behind its subgraphs."""
         order, cycle = topological(scope)
         if cycle is not None and self.cycle is None:
@@ -194,7 +194,7 @@ class View:
             yield node
 
     @property
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[NodeView]:
         """All nodes, in the order of the file, subgraphs behind the graph around them."""
         for scope in self.scopes:
             yield from scope.nodes
@@ -203,11 +203,11 @@ class View:
         """Return every tensor name of the model, in all scopes."""
         return {name for scope in self.scopes for name in scope.tensors}
 
-    def is_output(self, tensor: Tensor) -> bool:
+    def is_output(self, tensor: TensorView) -> bool:
         """Whether `tensor` leaves its graph."""
         return any(read.output is not None for read in tensor.reads)
 
-    def rename(self, tensor: Tensor, name: str) -> None:
+    def rename(self, tensor: TensorView, name: str) -> None:
         """Call a node's output `name`, for all its readers but outputs of its own graph, which keep theirs."""
         assert tensor.writer is not None
         tensor.writer.proto.output[tensor.index] = name
@@ -272,7 +272,7 @@ def same_scale(one: object, other: object) -> bool:
     return is_scale(one) and is_scale(other) and math.isclose(one, other, rel_tol=1e-6)
 
 
-def topological(scope: Scope) -> tuple[list[Node], Node | None]:
+def topological(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
     """Return the nodes of a scope in an order that keeps theirs where it can, and a node of a cycle or None."""
     place = {node: index for index, node in enumerate(scope.nodes)}
     needs: list[set[int]] = []
@@ -282,7 +282,7 @@ def topological(scope: Scope) -> tuple[list[Node], Node | None]:
         needs.append(writers)
         for writer in writers:
             readers.setdefault(writer, []).append(index)
-    order: list[Node] = []
+    order: list[NodeView] = []
     done = [False] * len(needs)
     waiting = [len(n) for n in needs]
     for start in range(len(needs)):  # the first that is ready, then what became ready before it in the file
@@ -301,7 +301,7 @@ def topological(scope: Scope) -> tuple[list[Node], Node | None]:
     return order, left[0] if left else None
 
 
-def _read_by(node: Node) -> Iterator[Tensor]:
+def _read_by(node: NodeView) -> Iterator[TensorView]:
     """Yield the tensors that a node and its subgraphs read."""
     yield from (t for t in node.inputs if t is not None)
     for below in node.scopes:
@@ -313,7 +313,7 @@ def _read_by(node: Node) -> Iterator[Tensor]:
                 yield found
 
 
-def sort_nodes(graph: GraphProto, order: Iterable[Node]) -> None:
+def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:
     """Put the nodes of `graph` into `order`."""
     kept = []
     for node in order:
@@ -324,7 +324,7 @@ def sort_nodes(graph: GraphProto, order: Iterable[Node]) -> None:
     graph.node.extend(kept)
 
 
-def sort_all(view: View) -> None:
+def sort_all(view: GraphView) -> None:
     """Sort the nodes of every graph of the model, inner ones first: an outer graph holds copies afterwards."""
     for scope in reversed(view.scopes):
         order, _ = topological(scope)

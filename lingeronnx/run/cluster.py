@@ -72,14 +72,14 @@ def spread(
 
 
 @dataclass(frozen=True)
-class _Packed(Generic[_Item, _Result]):
+class _PackedJob(Generic[_Item, _Result]):
     """A job on its way; `key` is the same for equal jobs."""
 
     body: bytes
     key: str
 
 
-def _packed(job: Job[_Item, _Result]) -> _Packed[_Item, _Result]:
+def _packed(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
     try:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -87,7 +87,7 @@ def _packed(job: Job[_Item, _Result]) -> _Packed[_Item, _Result]:
             f"this cannot be sent to other processes ({error}); name functions as file.py:function, or leave the "
             "workers out"
         ) from error
-    return _Packed(body, hashlib.blake2b(body, digest_size=16).hexdigest())
+    return _PackedJob(body, hashlib.blake2b(body, digest_size=16).hexdigest())
 
 
 @dataclass
@@ -97,7 +97,7 @@ class _Here:
     functions: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
-    def work(self, job: _Packed[_Item, _Result], item: _Item) -> _Result:
+    def work(self, job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
         """Work on an item, one at a time: sessions may not be shared by threads."""
         with self.lock:
             if job.key not in self.functions:
@@ -113,14 +113,14 @@ _HERE = _Here()
 
 
 @dataclass
-class _Given:
-    job: _Packed | None = None
+class _ReceivedJob:
+    job: _PackedJob | None = None
 
 
-_GIVEN = _Given()
+_GIVEN = _ReceivedJob()
 
 
-def _begin(job: _Packed, threads: int) -> None:
+def _begin(job: _PackedJob, threads: int) -> None:
     os.environ["LINGERONNX_THREADS"] = str(threads)
     _GIVEN.job = job
 
@@ -130,7 +130,7 @@ def _work(item: Any) -> Any:  # noqa: ANN401 - of the job that the process was g
     return _HERE.work(_GIVEN.job, item)
 
 
-def _in_processes(job: _Packed[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
+def _in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (job, threads))
@@ -163,12 +163,12 @@ def _in_order(
 # ---- Dask --------------------------------------------------------------------------------------------------------
 
 
-def _on_worker(job: _Packed[_Item, _Result], item: _Item) -> _Result:
+def _on_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
     os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
     return _HERE.work(job, item)
 
 
-def _on_cluster(job: _Packed[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
+def _on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
     try:
         from distributed import Client
     except ImportError as error:
@@ -193,7 +193,7 @@ def _on_cluster(job: _Packed[_Item, _Result], items: Iterable[_Item], address: s
 class _Sent(Generic[_Item, _Result]):
     """A job that the workers of a cluster have."""
 
-    def __init__(self, client: Client, job: _Packed[_Item, _Result]) -> None:
+    def __init__(self, client: Client, job: _PackedJob[_Item, _Result]) -> None:
         self._client, self._job = client, job
         self._given = self._scattered(job, broadcast=True)
 

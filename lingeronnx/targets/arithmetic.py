@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from simulator.rounding import Rounding
+from simulator.rounding import RoundingMode
 
 __all__ = [
     "Arithmetic", "Average", "Concat", "Curve", "Division", "Divisor", "Gate", "Gru", "GruForm", "Layer", "Left",
     "Lstm", "LstmForm", "Norm", "Operands", "Padding", "Product", "Quantizer", "Quotient", "Reading", "Real",
-    "Recurrent", "Requantize", "Requantizer", "Rounding", "Row", "Rows", "Shares", "Sum", "Table",
+    "Recurrent", "Requantize", "Requantizer", "RoundingMode", "Row", "Rows", "Shares", "Sum", "Table",
 ]  # fmt: skip
 
 
@@ -39,12 +39,12 @@ class Requantize:
 
     shifts: bool = False
     left: Left = Left.SHIFTED
-    rounding: Rounding | None = Rounding.HALF_UP
+    rounding: RoundingMode | None = RoundingMode.HALF_UP
     bits: int | None = None
 
     def __str__(self) -> str:
         told = [self.left.value if self.shifts else "multiplies"]
-        if self.rounding is not Rounding.HALF_UP:
+        if self.rounding is not RoundingMode.HALF_UP:
             told.append(
                 "rounds "
                 + (self.rounding.name.lower().replace("_", " ") if self.rounding is not None else "as the node says")
@@ -123,7 +123,7 @@ class Sum(Arithmetic):
     operands: Operands = Operands.FINE
 
     def __post_init__(self) -> None:
-        if self.operands is Operands.BYTES and self.requantize.rounding is not Rounding.HALF_UP:
+        if self.operands is Operands.BYTES and self.requantize.rounding is not RoundingMode.HALF_UP:
             raise ValueError("operands in bytes are rounded half up; take Operands.WIDE for other roundings")
 
 

@@ -4,7 +4,7 @@ from simulator.kernels.centered import Centered, centered
 from simulator.kernels.conv import Conv, Linear
 from simulator.kernels.deconv import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
-from simulator.kernels.elementwise import AddScaled, AddShift, Affine, Clip, Dequant, Mul, Quant, Relu, Requant
+from simulator.kernels.elementwise import AddScaled, AddShift, ChannelAffine, Clip, Dequant, Mul, Quant, Relu, Requant
 from simulator.kernels.glu import Glu
 from simulator.kernels.gru import ExecutorGru, Gru
 from simulator.kernels.layer_norm import LayerNorm
@@ -19,7 +19,7 @@ from simulator.kernels.table import Table, grid
 from simulator.kernels.trained_rnn import TrainedGru, TrainedLstm
 
 __all__ = [
-    "AddScaled", "AddShift", "Affine", "ArgMax", "AvgPool", "Centered", "Clip", "Concat", "Constant", "Conv",
+    "AddScaled", "AddShift", "ArgMax", "AvgPool", "Centered", "ChannelAffine", "Clip", "Concat", "Constant", "Conv",
     "ConvTranspose", "Dequant", "Div", "DivSingle", "ExecutorGru", "Gather", "Glu", "Gru", "LayerNorm", "Linear",
     "LogSoftmax", "Lookup", "Lstm", "MatMul", "MaxPool", "Mean", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape",
     "Softmax", "Split", "Table", "TrainedGru", "TrainedLstm", "Transpose", "centered", "grid", "luna_average",

@@ -15,7 +15,7 @@ from simulator.kernel import Kernel, MachineError, Spec, require
 
 __all__ = [
     "Clipped",
-    "Window",
+    "SlidingWindow",
     "as_image",
     "broadcast",
     "image_size",
@@ -82,7 +82,7 @@ def as_image(x: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """A two-dimensional window sliding over a padded image; `axes` of them are real, the first may be a filled-in one.
 
     kernel, strides, dilations: (vertical, horizontal); pads: top, left, bottom, right.
@@ -119,7 +119,7 @@ def window_of(
     pads: Sequence[int] | None,
     dilations: Sequence[int] | None,
     group: int = 1,
-) -> Window:
+) -> SlidingWindow:
     """Return the window for one value per axis (ONNX order of pads: all begins, all ends); None stands for 1 and 0."""
     axes = len(kernel)
     steps, gaps = (tuple(value or (1,) * axes) for value in (strides, dilations))
@@ -131,7 +131,7 @@ def window_of(
     )
     if axes == 1:
         kernel, steps, gaps, edges = (1, *kernel), (1, *steps), (1, *gaps), (0, edges[0], 0, edges[1])
-    return Window(
+    return SlidingWindow(
         (kernel[0], kernel[1]),
         (steps[0], steps[1]),
         (edges[0], edges[1], edges[2], edges[3]),

@@ -25,8 +25,8 @@ from simulator._jit import inline, overload
 from simulator.fixed import rsh
 from simulator.kernel import Array
 from simulator.kernels import _simd, _tile
-from simulator.lut import Curve, Piecewise, follow
-from simulator.rows import Row
+from simulator.lut import CurveTable, Piecewise, follow
+from simulator.rows import InstructionSet
 
 __all__ = ["ARGUMENTS", "Curves", "curves", "follow_all", "text"]
 
@@ -45,14 +45,14 @@ class Vectors(NamedTuple):
     after: int
 
 
-class Plain(NamedTuple):
+class PlainCurve(NamedTuple):
     """A curve number by number."""
 
-    curve: Curve
+    curve: CurveTable
     after: int
 
 
-Curves: TypeAlias = Vectors | Plain
+Curves: TypeAlias = Vectors | PlainCurve
 
 
 def curves(table: Piecewise, bits: int, after: int = 0) -> Curves:
@@ -60,13 +60,13 @@ def curves(table: Piecewise, bits: int, after: int = 0) -> Curves:
     row, curve = _simd.available(), table.curve(bits)
     numbers = _numbers(table, curve)
     if row is None or numbers is None:
-        return Plain(curve, after)
+        return PlainCurve(curve, after)
     turned = len(set((table.positive + table.negative).tolist())) == 1
     code = _llvm.address(text, (row, table.bits > 16, turned, bits, after), _tile.NAME, row.features)
     return Vectors(code, numbers, after)
 
 
-def _numbers(table: Piecewise, curve: Curve) -> np.ndarray | None:
+def _numbers(table: Piecewise, curve: CurveTable) -> np.ndarray | None:
     """Return the table of the vector code; None where no formula above is that of `table`."""
     shift = curve.shift
     widest = max(int(np.abs(a).max()) for a in (table.slopes, table.positive, table.negative))
@@ -119,12 +119,12 @@ def _follow_all(curve: Any, x: Any, first: Any, width: Any, out: Any) -> Any:
     return compiled
 
 
-def text(row: Row, wide: bool, turned: bool, bits: int, after: int) -> str:
+def text(row: InstructionSet, wide: bool, turned: bool, bits: int, after: int) -> str:
     """Return the LLVM module with the function `_tile.NAME` for results of `bits` bits, then shifted by `after`.
 
     turned : whether `turn` gives the biases for x < 0.
     """
-    writer = _tile.Writer(row, ARGUMENTS)
+    writer = _tile.TileWriter(row, ARGUMENTS)
     b, a, lanes = writer.b, writer.a, row.lanes
 
     def number(place: int, kind: ir.IntType = _tile.DWORD) -> Any:

@@ -27,13 +27,13 @@ from simulator._jit import config, inline, intrinsic, jit, overload
 from simulator.fixed import Form, Scale, Shift, apply
 from simulator.kernel import Array, Spec
 from simulator.kernels import _tile
-from simulator.kernels._common import Window, image_size
+from simulator.kernels._common import SlidingWindow, image_size
 from simulator.kernels._move import fill
 from simulator.native import In, Loop, Out, Scratch
-from simulator.rows import Row, row
+from simulator.rows import InstructionSet, row
 
 __all__ = [
-    "Geometry", "Packed", "address", "available", "call", "convolve", "fits", "pack", "product",
+    "ConvGeometry", "PackedConv", "address", "available", "call", "convolve", "fits", "pack", "product",
     "run",
 ]  # fmt: skip
 
@@ -43,12 +43,12 @@ _PIXELS = 2048  # outputs that are done at a time at most
 _NUMBERS = {"quads": (np.uint8, 128), "signed": (np.int8, 0), "pairs": (np.int16, 0)}  # type and what zero becomes
 
 
-def available() -> Row | None:
+def available() -> InstructionSet | None:
     """Return the row of instructions in use, None where the plain loops are."""
     return None if config.DISABLE_JIT else row()
 
 
-class Geometry(NamedTuple):
+class ConvGeometry(NamedTuple):
     """Numbers of one convolution; bytes are those of the padded image."""
 
     blocks: int  # of outputs in a group
@@ -78,7 +78,7 @@ class Spread(NamedTuple):
     columns: int  # windows of a line, were the stride 1
 
 
-class Packed(NamedTuple):
+class PackedConv(NamedTuple):
     """Constants of one convolution."""
 
     tile: int  # address of the machine code
@@ -89,7 +89,7 @@ class Packed(NamedTuple):
     form: tuple[int, ...]  # limit, multiplier, half, shift, low, high
 
 
-def fits(weight: np.ndarray, bias: np.ndarray, row: Row | None = None) -> bool:
+def fits(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None = None) -> bool:
     """Whether every partial sum for int8 weights [O, ...] and bias int64 [O] stays within int32 with the excess."""
     wide = weight.reshape(len(weight), -1).astype(np.int64)
     shifted = bias - 128 * wide.sum(axis=1)
@@ -105,7 +105,15 @@ def _tile_form(form: Form, bits: int) -> tuple[str, tuple[int, ...]]:
     return "sums", (0,) * 6
 
 
-def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, form: Form, dtype: np.dtype) -> Any:
+def pack(
+    row: InstructionSet,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    window: SlidingWindow,
+    x: Spec,
+    form: Form,
+    dtype: np.dtype,
+) -> Any:
     """Return `loop(source, target)` for weights [O, I/g, kh, kw] and int64 bias [O].
 
     x : what is convolved, logical. dtype : of the output. The loop takes x and the output channel-last, of rank 4.
@@ -155,7 +163,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     table = np.add.outer(np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel).reshape(-1)
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
     taps = _taps(offsets, window, line, columns, channels * group * size, spread)
-    geometry = Geometry(
+    geometry = ConvGeometry(
         blocks,
         group,
         lanes,
@@ -171,7 +179,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
         len(taps),
         zero,
     )
-    constants = Packed(tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
+    constants = PackedConv(tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
     held = ((band - 1) * window.strides[0] + reach) * line // size + 256
     late = form if form_name == "sums" else None
     sums = Scratch(p * -(-band * out_columns // p) * lanes if late is not None else 1, np.int32)
@@ -187,7 +195,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     return loop
 
 
-def _lined(weight: np.ndarray, window: Window, per: int, deep: bool) -> tuple[np.ndarray, tuple[int, int]]:
+def _lined(weight: np.ndarray, window: SlidingWindow, per: int, deep: bool) -> tuple[np.ndarray, tuple[int, int]]:
     """Return the weights [O, dwords * per] in the order of the taps, and how many (rows, dwords in a row) there are."""
     outputs, channels, kh, kw = weight.shape
     joined = deep or (window.group == 1 and window.dilations[1] == 1)
@@ -201,7 +209,7 @@ def _lined(weight: np.ndarray, window: Window, per: int, deep: bool) -> tuple[np
 
 
 def _taps(
-    offsets: tuple[int, int], window: Window, line: int, columns: int, pixel: int, spread: Spread | None
+    offsets: tuple[int, int], window: SlidingWindow, line: int, columns: int, pixel: int, spread: Spread | None
 ) -> np.ndarray:
     """Return the byte offset of every dword of a window, int32."""
     runs, dwords = offsets
@@ -258,7 +266,7 @@ def _put(x: Array, flip: int, out: Array) -> None:
 
 
 @jit
-def _fill(x: Array, n: int, first: int, rows: int, g: Geometry, padded: Array) -> None:
+def _fill(x: Array, n: int, first: int, rows: int, g: ConvGeometry, padded: Array) -> None:
     """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
     _, height, width, channels = x.shape
     flip = -128 if g.zero else 0
@@ -283,7 +291,7 @@ def _fill(x: Array, n: int, first: int, rows: int, g: Geometry, padded: Array) -
 
 
 @jit
-def _spread(x: Array, n: int, first: int, rows: int, g: Geometry, s: Spread, line: Array, padded: Array) -> None:
+def _spread(x: Array, n: int, first: int, rows: int, g: ConvGeometry, s: Spread, line: Array, padded: Array) -> None:
     """Spread `rows` rows of padded image n, the first of them `first`, over dwords [row, dword, column, C]."""
     _, height, width, channels = x.shape
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
@@ -307,8 +315,8 @@ def _spread(x: Array, n: int, first: int, rows: int, g: Geometry, s: Spread, lin
 @jit
 def convolve(
     x: Array,
-    packed: Packed,
-    g: Geometry,
+    packed: PackedConv,
+    g: ConvGeometry,
     spread: Spread | None,
     late: Form | None,
     line: Array,

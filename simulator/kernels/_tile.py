@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from simulator.rows import Row
+from simulator.rows import InstructionSet
 
-__all__ = ["ARGUMENTS", "DWORD", "INDEX", "NAME", "SPREAD", "Shape", "Writer", "spread", "text", "tile"]
+__all__ = ["ARGUMENTS", "DWORD", "INDEX", "NAME", "SPREAD", "Shape", "TileWriter", "spread", "text", "tile"]
 
 NAME = "tile"
 ARGUMENTS = (
@@ -70,7 +70,7 @@ class Shape(NamedTuple):
     bits: int
 
 
-def tile(row: Row, outputs: int, pixels: int) -> tuple[int, int]:
+def tile(row: InstructionSet, outputs: int, pixels: int) -> tuple[int, int]:
     """Return (P, V) for so many outputs and pixels: the fewest loads and wasted products within the registers."""
     vectors = -(-outputs // row.lanes)
     wide, most = (4, 24) if row.registers >= 32 else (3, 12)
@@ -80,9 +80,9 @@ def tile(row: Row, outputs: int, pixels: int) -> tuple[int, int]:
     return p, v
 
 
-def text(row: Row, shape: Shape) -> str:
+def text(row: InstructionSet, shape: Shape) -> str:
     """Return the LLVM module with the function `NAME` for one shape."""
-    writer = Writer(row, ARGUMENTS, shape)
+    writer = TileWriter(row, ARGUMENTS, shape)
     writer.write()
     return str(writer.module)
 
@@ -91,13 +91,13 @@ def text(row: Row, shape: Shape) -> str:
 SPREAD = ("source", "out", "count", "second", "third", "fourth")
 
 
-def spread(row: Row, operands: str, bits: int) -> str:
+def spread(row: InstructionSet, operands: str, bits: int) -> str:
     """Return the LLVM module with a function `NAME` that joins numbers that are apart into dwords, one for each lane.
 
     Dword i holds the number i of `source`, of `bits` bits, and its neighbours. Up to a vector more than `count` is read
     and written.
     """
-    writer = Writer(row, SPREAD)
+    writer = TileWriter(row, SPREAD)
     b, a, lanes = writer.b, writer.a, row.lanes
     narrow = ir.VectorType(ir.IntType(bits), lanes)
     with writer.loop(a["count"], lanes) as index:
@@ -121,10 +121,10 @@ def spread(row: Row, operands: str, bits: int) -> str:
     return str(writer.module)
 
 
-class Writer:
+class TileWriter:
     """Writes the function `NAME` of a module; `a` holds its arguments by name, 64-bit integers."""
 
-    def __init__(self, row: Row, names: Sequence[str], shape: Shape | None = None) -> None:
+    def __init__(self, row: InstructionSet, names: Sequence[str], shape: Shape | None = None) -> None:
         self.target, self.module = row, ir.Module(NAME)
         self.shape = shape or Shape("pairs", False, 1, 1, "sums", 32)
         function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), NAME)

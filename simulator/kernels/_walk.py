@@ -21,7 +21,7 @@ from simulator.fixed import sat
 from simulator.kernel import Array, Run, Spec
 from simulator.kernels._simd import run
 from simulator.kernels.recurrent import Recurrent, products
-from simulator.native import Called, In, Loop, Out, Scratch
+from simulator.native import CalledLoop, In, Loop, Out, Scratch
 
 __all__ = ["Walked", "grouped", "joined", "lined", "lines", "present"]
 
@@ -43,7 +43,7 @@ def joined(a: Any, b: Any, bits: Any, out: Any) -> Any:
         out[i] = sat(np.int64(a[i]) + b[i], bits)
 
 
-class Memory(NamedTuple):
+class WalkMemory(NamedTuple):
     """What a walk holds of at most `_GROUP` samples, flat; its cell reads it too."""
 
     now: Any  # int64: samples that walk, number of the step, row of `sums` where those of the step begin
@@ -68,7 +68,7 @@ def present(memory: Any) -> Any:
 
 @jit
 def _begin(
-    memory: Memory, units: int, first: int, count: int, times: int, lengths: Array, h0: Array, c0: Array
+    memory: WalkMemory, units: int, first: int, count: int, times: int, lengths: Array, h0: Array, c0: Array
 ) -> tuple[Array, Array, Array, int]:
     """Return h, c and lengths of samples first..first+count to begin with, and the greatest length."""
     h, c = memory.h.reshape((_GROUP, units))[:count], memory.c.reshape((_GROUP, units))[:count]
@@ -95,7 +95,7 @@ def walk(
     c0: Array,
     forward: bool,
     packed: bool,
-    memory: Memory,
+    memory: WalkMemory,
     y: Array,
     last: Array,
     end: Array,
@@ -207,7 +207,7 @@ class Walked(Recurrent):
     def cell(self) -> Any:
         """Return the arithmetic of a step: a named tuple with its constants, and memory for `_GROUP` samples.
 
-        Its `rule` is the jitted loop of a step, of (the tuple, `Memory`).
+        Its `rule` is the jitted loop of a step, of (the tuple, `WalkMemory`).
         """
         raise NotImplementedError
 
@@ -223,7 +223,7 @@ class Walked(Recurrent):
         outs: list[Any] = [np.zeros((0, 0, 0), kind), np.zeros((0, 0), kind), np.zeros((0, 0), np.int32)]
         for place, output in enumerate(self.kept):
             outs[output] = Out(place, (-1, units) if output else None)
-        memory = Memory(
+        memory = WalkMemory(
             Scratch(3, np.int64),
             grouped(units, kind),
             grouped(units, np.int32),
@@ -232,7 +232,7 @@ class Walked(Recurrent):
         )
         weights, time_first = self.input_sums(x.dtype).arguments(), self.time_axis == 0
         cell, taken = self.cell(), Scratch(_ROWS * x.shape[2], x.dtype)
-        step = Called(Loop(cell.rule(), (cell, memory)))
+        step = CalledLoop(Loop(cell.rule(), (cell, memory)))
         begins, ends = begin.values(), (bool(self.forward), self.packed, memory, *outs)
         return Loop(walk, (In(0), time_first, weights, step, units, taken, *begins, *ends))
 

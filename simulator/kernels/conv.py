@@ -23,11 +23,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from simulator.channels import ChannelRescale, Channels, check_channels, requantize
+from simulator.channels import ChannelRescale, ChannelScales, check_channels, requantize
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
 from simulator.kernels import _loops, _simd
-from simulator.kernels._common import Clipped, Window, as_image, image_size, last_image, window_of
+from simulator.kernels._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
 from simulator.native import In, Loop, Out
 
 __all__ = ["Conv", "Linear"]
@@ -117,7 +117,7 @@ class Conv(Clipped):
         loop = loop_for(weight, bias, window, x, self.rescale, self.clip)
         return loop(In(0, last_image(x)), Out(0, last_image(y)))
 
-    def _padded(self, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, y: Spec) -> Run:
+    def _padded(self, weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: Spec, y: Spec) -> Run:
         """Return the loop over a copy of x with `zero` around it: the loops pad with 0."""
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
         wide = Spec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
@@ -131,7 +131,7 @@ class Conv(Clipped):
 
         return run
 
-    def _window(self) -> Window:
+    def _window(self) -> SlidingWindow:
         require(self.weight.ndim in (3, 4), f"weights {list(self.weight.shape)} are not those of a convolution")
         return window_of(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
 
@@ -139,7 +139,7 @@ class Conv(Clipped):
 def loop_for(
     weight: np.ndarray,
     bias: np.ndarray,
-    window: Window,
+    window: SlidingWindow,
     x: Spec,
     rescale: Rescale | ChannelRescale,
     clip: tuple[int, int] | None,
@@ -167,7 +167,7 @@ def loop_for(
 
 
 def _by_channel(
-    weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, form: Channels, bits: int
+    weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: Spec, form: ChannelScales, bits: int
 ) -> Callable[[In, Out], Run]:
     """Return the same in two steps: the accumulators, which `bits` bits hold, then every channel by its own ratio."""
     whole = Rescale.from_shift(0, bits)
@@ -220,7 +220,7 @@ class Linear(Clipped):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Lay the rows out as pixels of a 1x1 convolution."""
         outputs, inputs = self.weight.shape
-        window = Window((1, 1), (1, 1), (0, 0, 0, 0))
+        window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = Spec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
         bias = folded(self.weight, checked(self.weight, self.bias), self.zero)
         loop = loop_for(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)

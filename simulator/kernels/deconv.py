@@ -20,7 +20,7 @@ import numpy as np
 from simulator.channels import ChannelRescale, check_channels
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
-from simulator.kernels._common import Clipped, Window, as_image, image_size, last_image, window_of
+from simulator.kernels._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
 from simulator.kernels.conv import checked, folded, loop_for
 from simulator.native import In, Out
 
@@ -93,7 +93,7 @@ class ConvTranspose(Clipped):
             _places(source[axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis]) for axis in (0, 1)
         )
         turned = self._turned()
-        plain = Window(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
+        plain = SlidingWindow(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
         wide = Spec((1, x.shape[1], *size), x.dtype)
         bias = folded(turned, checked(turned, self.bias), self.zero)
         build = loop_for(turned, bias, plain, wide, self.rescale, self.clip)
@@ -106,7 +106,7 @@ class ConvTranspose(Clipped):
 
         return run
 
-    def _window(self) -> Window:
+    def _window(self) -> SlidingWindow:
         return window_of(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
 
     def _turned(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import INT32_MAX, INT32_MIN, Rounding, dtype_of, luna_div
+from simulator.fixed import INT32_MAX, INT32_MIN, RoundingMode, dtype_of, luna_div
 from simulator.kernel import Array, Kernel, PlainKernel, Run, Spec, require
 from simulator.kernels._common import broadcast, integer
 from simulator.kernels._move import stretch
@@ -21,12 +21,12 @@ from simulator.kernels.elementwise import binary
 
 __all__ = ["Div", "DivSingle"]
 
-_ROUND: dict[Rounding, Any] = {
-    Rounding.HALF_UP: lambda v: np.floor(v + np.float32(0.5)),
-    Rounding.DOWN: np.floor,
-    Rounding.UP: np.ceil,
-    Rounding.HALF_EVEN: np.rint,
-    Rounding.HALF_AWAY: lambda v: np.trunc(v) + np.copysign(np.float32(np.abs(v - np.trunc(v)) >= 0.5), v),
+_ROUND: dict[RoundingMode, Any] = {
+    RoundingMode.HALF_UP: lambda v: np.floor(v + np.float32(0.5)),
+    RoundingMode.DOWN: np.floor,
+    RoundingMode.UP: np.ceil,
+    RoundingMode.HALF_EVEN: np.rint,
+    RoundingMode.HALF_AWAY: lambda v: np.trunc(v) + np.copysign(np.float32(np.abs(v - np.trunc(v)) >= 0.5), v),
 }
 
 
@@ -92,7 +92,7 @@ class DivSingle(PlainKernel):
     scale_y: float
     scale_o: float
     bits: int = 8
-    rounding: Rounding = Rounding.HALF_UP
+    rounding: RoundingMode = RoundingMode.HALF_UP
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x, y -> out of the shape that both broadcast to."""

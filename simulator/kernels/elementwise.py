@@ -22,13 +22,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from simulator._jit import inline, jit
-from simulator.fixed import Form, Rescale, Rounding, apply, dtype_of, narrow
+from simulator.fixed import Form, Rescale, RoundingMode, apply, dtype_of, narrow
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
 from simulator.kernels._move import FLAT_IN, FLAT_OUT, stretch, stretching
 from simulator.native import In, Loop, Out
 
-__all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant", "Relu", "Requant"]
+__all__ = ["AddScaled", "AddShift", "ChannelAffine", "Clip", "Dequant", "Mul", "Quant", "Relu", "Requant"]
 
 
 @jit
@@ -123,7 +123,7 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
 
 @jit
 def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array) -> None:
-    """Fill out with float32 x * factor in steps of float32, rounded by the number of a `Rounding`, within low..high."""
+    """Fill out with float32 x * factor in steps of float32, rounded as a `RoundingMode` numbers it, to low..high."""
     for i in range(out.size):
         v = np.float32(x[i] * factor)
         if rounding == 0:
@@ -160,7 +160,7 @@ def binary(kernel: Kernel, specs: Sequence[Spec], channel_last: bool, loop: Any,
     return run
 
 
-class _Binary(Clipped):
+class _PairKernel(Clipped):
     """Map x, y -> out of their common shape; subclasses bring `_compile`."""
 
     layout: ClassVar[str] = "any"
@@ -176,7 +176,7 @@ class _Binary(Clipped):
         raise NotImplementedError
 
 
-class _Sum(_Binary):
+class _Sum(_PairKernel):
     """out = rescale(x form + sign * y form)."""
 
     sign: int
@@ -234,7 +234,7 @@ class AddScaled(_Sum):
         bits: int,
         sign: int = 1,
         zero: int = 0,
-        rounding: Rounding = Rounding.HALF_UP,
+        rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> AddScaled:
         """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14; the fine scale has 16 bits more.
 
@@ -248,7 +248,7 @@ class AddScaled(_Sum):
 
 
 @dataclass(frozen=True, eq=False)
-class Mul(_Binary):
+class Mul(_PairKernel):
     """Product of two tensors."""
 
     rescale: Rescale
@@ -265,7 +265,7 @@ class Mul(_Binary):
 
 
 @dataclass(frozen=True, eq=False)
-class Affine(Clipped):
+class ChannelAffine(Clipped):
     """One factor and one summand per channel (axis 1): integer `weight` [C], `bias` [C] at the scale of the product.
 
     zero : the integer of x that stands for 0.
@@ -388,7 +388,7 @@ class Quant(_Unary):
     scale: float
     bits: int
     rule: Literal["generic", "luna", "single"] = "generic"
-    rounding: Rounding = Rounding.HALF_UP
+    rounding: RoundingMode = RoundingMode.HALF_UP
     zero: int = 0
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
@@ -397,7 +397,7 @@ class Quant(_Unary):
         require(x.dtype == np.float32, f"Quant takes float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
         require(self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}")
-        require(self.rule == "single" or self.rounding is Rounding.HALF_UP, f"{self.rule} rounds half up only")
+        require(self.rule == "single" or self.rounding is RoundingMode.HALF_UP, f"{self.rule} rounds half up only")
         require(self.zero == 0 or self.rule == "generic", f"{self.rule} has no zero point; here {self.zero}")
         require(self.rule != "luna" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
         return (Spec(x.shape, dtype_of(8 if self.rule == "luna" else self.bits)),)

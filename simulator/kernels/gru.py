@@ -30,7 +30,7 @@ from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernels._curve import Curves, curves, follow_all
 from simulator.kernels._walk import Walked, grouped, joined, lined, lines, present
-from simulator.kernels.recurrent import Sums, products
+from simulator.kernels.recurrent import GateSums, products
 from simulator.lut import piecewise
 
 __all__ = ["ExecutorGru", "Gru"]
@@ -190,7 +190,7 @@ class Gru(Walked):
         )
         units, kind, bits = self.units, self.rescale_o.dtype, self.rescale_o.bits
         gates, inner = (
-            Sums(self.weight_h[rows], self.bias_h[rows], kind, 1 << (bits - 1), self.rescale_h)
+            GateSums(self.weight_h[rows], self.bias_h[rows], kind, 1 << (bits - 1), self.rescale_h)
             for rows in (slice(2 * units), slice(2 * units, None))
         )
         return _Defined(

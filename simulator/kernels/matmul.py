@@ -18,9 +18,9 @@ from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply
 from simulator.kernel import Array, Run, Spec, require
 from simulator.kernels import _simd, _tile
-from simulator.kernels._common import Clipped, Window, broadcast, integer, magnitude
+from simulator.kernels._common import Clipped, SlidingWindow, broadcast, integer, magnitude
 from simulator.native import In, Loop, Out, Scratch
-from simulator.rows import Row
+from simulator.rows import InstructionSet
 
 __all__ = ["MatMul"]
 
@@ -45,8 +45,8 @@ def _dots(
     x: Array,
     y: Array,
     code: int,
-    packed: _simd.Packed,
-    g: _simd.Geometry,
+    packed: _simd.PackedConv,
+    g: _simd.ConvGeometry,
     late: Form | None,
     line: Array,
     padded: Array,
@@ -60,7 +60,7 @@ def _dots(
     inner, wide = y.shape[1], pair.size // 2
     for i in range(pair.size):
         pair[i] = 0
-    packed = _simd.Packed(packed.tile, weight, packed.bias, packed.table, packed.taps, packed.form)
+    packed = _simd.PackedConv(packed.tile, weight, packed.bias, packed.table, packed.taps, packed.form)
     for b in range(batch):
         if b < len(y):  # otherwise one y serves all
             for tap in range(g.taps):
@@ -75,11 +75,11 @@ def _dots(
         _simd.convolve(source, packed, g, None, late, line, padded, sums, target)
 
 
-def _packing(row: Row, specs: Sequence[Spec], out: Spec, form: Form) -> tuple[Any, ...]:
+def _packing(row: InstructionSet, specs: Sequence[Spec], out: Spec, form: Form) -> tuple[Any, ...]:
     """Return the arguments of `_dots` between y and the output."""
     (rows, inner), columns = specs[0].shape[-2:], specs[1].shape[-1]
     weight, pixels = np.zeros((columns, inner, 1, 1), np.int16), Spec((1, inner, 1, rows), specs[0].dtype)
-    build = _simd.pack(row, weight, np.zeros(columns, np.int64), Window((1, 1)), pixels, form, out.dtype)
+    build = _simd.pack(row, weight, np.zeros(columns, np.int64), SlidingWindow((1, 1)), pixels, form, out.dtype)
     _, packed, geometry, _, late, line, padded, sums, _ = build(In(0), Out(0)).arguments
     code = _llvm.address(_tile.spread, (row, "pairs", 8 * specs[1].dtype.itemsize), _tile.NAME, row.features)
     pair = Scratch(2 * (columns + 64), specs[1].dtype)

@@ -15,9 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Rounding, divided, dtype_of
+from simulator.fixed import RoundingMode, divided, dtype_of
 from simulator.kernel import Array, Run, Spec, require
-from simulator.kernels._common import Clipped, Window, image_size, integer, last_image, magnitude, window_of
+from simulator.kernels._common import Clipped, SlidingWindow, image_size, integer, last_image, magnitude, window_of
 from simulator.native import In, Loop, Out
 
 __all__ = ["Mean"]
@@ -46,7 +46,7 @@ def _mean(
     ratio
         (numerator, denominator) of scale_out / scale_x.
     rounding
-        Number of a `Rounding`.
+        Number of a `RoundingMode`.
     limits
         Least and largest result.
     out
@@ -108,7 +108,7 @@ class Mean(Clipped):
     pads: Sequence[int] | None
     shift: int
     bits: int = 8
-    rounding: Rounding = Rounding.HALF_UP
+    rounding: RoundingMode = RoundingMode.HALF_UP
     ceil_mode: bool = False
     padded: bool = True
     divisor: int = 0
@@ -140,6 +140,6 @@ class Mean(Clipped):
         target = Out(0, last_image(y))
         return Loop(_mean, (In(0, last_image(x)), geometry, counts, ratio, rounding, limits, target))
 
-    def _window(self, x: Spec) -> Window:
+    def _window(self, x: Spec) -> SlidingWindow:
         kernel = self.kernel or image_size(x.shape[2:])[4 - len(x.shape) :]
         return window_of(kernel, self.strides, self.pads, None)

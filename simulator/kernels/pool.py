@@ -19,7 +19,7 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import Clipped, Window, integer, last_image, magnitude, window_of
+from simulator.kernels._common import Clipped, SlidingWindow, integer, last_image, magnitude, window_of
 from simulator.kernels._move import fill
 from simulator.native import In, Loop, Out
 
@@ -81,7 +81,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
                     target[i] = apply(rescale, acc[i])
 
 
-def _geometry(window: Window) -> tuple[int, ...]:
+def _geometry(window: SlidingWindow) -> tuple[int, ...]:
     return (*window.kernel, *window.strides, *window.pads[:2], *window.dilations)
 
 
@@ -115,7 +115,7 @@ class MaxPool(Kernel):
         (y,) = self.infer(*specs)
         return Loop(_max_pool, (In(0, last_image(specs[0])), geometry, lowest, Out(0, last_image(y))))
 
-    def _window(self) -> Window:
+    def _window(self) -> SlidingWindow:
         return window_of(self.kernel, self.strides, self.pads, self.dilations)
 
 
@@ -156,7 +156,7 @@ class AvgPool(Clipped):
         (y,) = self.infer(*specs)
         return Loop(_sum_pool, (In(0, last_image(specs[0])), geometry, zero, form, Out(0, last_image(y))))
 
-    def _window(self) -> Window:
+    def _window(self) -> SlidingWindow:
         return window_of(self.kernel, self.strides, self.pads, None)
 
 

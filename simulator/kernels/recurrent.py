@@ -22,11 +22,11 @@ from simulator._jit import inline, jit
 from simulator.fixed import Chain, Form, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels import _simd
-from simulator.kernels._common import Window, magnitude
+from simulator.kernels._common import SlidingWindow, magnitude
 from simulator.kernels._simd import product
-from simulator.native import Called, In, Loop, Out
+from simulator.native import CalledLoop, In, Loop, Out
 
-__all__ = ["Recurrent", "Sums", "prepare", "products", "project"]
+__all__ = ["GateSums", "Recurrent", "prepare", "products", "project"]
 
 
 @jit
@@ -65,7 +65,7 @@ def products(x: Any, words: Any, plain: Any, out: Any) -> Any:
         product(words, x, out)
 
 
-class Sums:
+class GateSums:
     """The gate sums of a matrix [O, I]: `products` and its arguments.
 
     Parameters
@@ -84,17 +84,17 @@ class Sums:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | Chain):
         self.plain = prepare(weight, bias, largest, rescale)
-        self._loop: Called | None = None
+        self._loop: CalledLoop | None = None
         row = _simd.available() if rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32 else None
         fits = row is not None and dtype.itemsize <= 2 and largest <= magnitude(dtype)
         if row is not None and fits and (dtype != np.int8 or _simd.fits(weight, bias)):
-            matrix, window = weight[:, :, None, None], Window((1, 1))
+            matrix, window = weight[:, :, None, None], SlidingWindow((1, 1))
             build = _simd.pack(
                 row, matrix, bias, window, Spec((1, weight.shape[1], 1, 1), dtype), self.plain[2], np.dtype(np.int32)
             )
             one = np.zeros((1, weight.shape[1]), dtype), np.zeros((1, len(weight)), np.int32)
             x, y = In(0, (1, -1, 1, weight.shape[1])), Out(0, (1, -1, 1, len(weight)))
-            self._loop = Called(build(x, y), one[:1], one[1:])
+            self._loop = CalledLoop(build(x, y), one[:1], one[1:])
 
     def arguments(self) -> tuple[Any, Any]:
         """Return `words` and `plain` of `products` for a `Loop`."""
@@ -243,14 +243,14 @@ class Recurrent(Kernel):
         """
         raise NotImplementedError
 
-    def input_sums(self, kind: np.dtype) -> Sums:
+    def input_sums(self, kind: np.dtype) -> GateSums:
         """Return the gate sums of inputs of a type."""
-        return Sums(self.weight_x, self.bias_x, kind, magnitude(kind), self.rescale_x)
+        return GateSums(self.weight_x, self.bias_x, kind, magnitude(kind), self.rescale_x)
 
-    def hidden_sums(self) -> Sums:
+    def hidden_sums(self) -> GateSums:
         """Return the states' gate sums."""
         kind = self.rescale_o.dtype
-        return Sums(self.weight_h, self.bias_h, kind, magnitude(kind), self.rescale_h)
+        return GateSums(self.weight_h, self.bias_h, kind, magnitude(kind), self.rescale_h)
 
     def hidden(self) -> tuple[np.ndarray, np.ndarray, Form]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""

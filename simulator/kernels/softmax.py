@@ -151,7 +151,7 @@ def _floor(v: Any, s: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows(Kernel):
+class _RowKernel(Kernel):
     """Map int8 or int16 x -> y of the same shape, row by row.
 
     Parameters
@@ -209,7 +209,7 @@ class _Rows(Kernel):
 
 
 @dataclass(frozen=True, eq=False)
-class Softmax(_Rows):
+class Softmax(_RowKernel):
     """Softmax of each row: exponentials divided by their sum."""
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
@@ -220,7 +220,7 @@ class Softmax(_Rows):
 
 
 @dataclass(frozen=True, eq=False)
-class LogSoftmax(_Rows):
+class LogSoftmax(_RowKernel):
     """Logarithm of the softmax of each row: differences to the logarithm of the sum of exponentials."""
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:

@@ -55,7 +55,7 @@ from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Array, Spec
 from simulator.kernels._common import magnitude
 from simulator.kernels.recurrent import Recurrent, prepare, project
-from simulator.lut import Curve, follow, piecewise
+from simulator.lut import CurveTable, follow, piecewise
 
 __all__ = ["TrainedGru", "TrainedLstm"]
 
@@ -73,8 +73,8 @@ def _lstm_q15(
     weight: Array,
     bias: Array,
     form: Form,
-    sigmoid: Curve,
-    tanh: Curve,
+    sigmoid: CurveTable,
+    tanh: CurveTable,
     out: Form,
     again: Form,
     forward: bool,
@@ -110,8 +110,8 @@ def _lstm_q7(
     weight: Array,
     bias: Array,
     form: Form,
-    sigmoid: Curve,
-    tanh: Curve,
+    sigmoid: CurveTable,
+    tanh: CurveTable,
     out: Form,
     again: Form,
     forward: bool,
@@ -145,8 +145,8 @@ def _gru_q15(
     lengths: Array,
     weights: Any,
     form: Form,
-    sigmoid: Curve,
-    tanh: Curve,
+    sigmoid: CurveTable,
+    tanh: CurveTable,
     out: Form,
     formats: Any,
     forward: bool,
@@ -184,8 +184,8 @@ def _gru_q7(
     lengths: Array,
     weights: Any,
     form: Form,
-    sigmoid: Curve,
-    tanh: Curve,
+    sigmoid: CurveTable,
+    tanh: CurveTable,
     out: Form,
     formats: Any,
     forward: bool,
@@ -223,8 +223,8 @@ def _gru_q31(
     lengths: Array,
     weights: Any,
     form: Form,
-    sigmoid: Curve,
-    tanh: Curve,
+    sigmoid: CurveTable,
+    tanh: CurveTable,
     out: Form,
     formats: Any,
     forward: bool,

@@ -18,7 +18,7 @@ from lingeronnx import api
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.header import header, identifier
-from lingeronnx.deployment.ports import Port, Ports, State
+from lingeronnx.deployment.ports import FedBackState, Port, Ports
 from lingeronnx.errors import ConfigError, ConstraintError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
@@ -294,7 +294,7 @@ def test_header_of_odd_names(tmp_path):
     """Any name becomes a string of its bytes; a comment cannot be broken out of; floats have no shift."""
     name = 'a"b\\c*/ ??= é\n'
     port = Port(name, "t", (), "float32", None)
-    text = header("3 odd*/name", "venus", Ports((port,), (port,), (State(0, 0, -2),), {name: name}))
+    text = header("3 odd*/name", "venus", Ports((port,), (port,), (FedBackState(0, 0, -2),), {name: name}))
     (tmp_path / "o.h").write_text(text)
     prefix = identifier("3 odd*/name")
     (tmp_path / "o.c").write_text(

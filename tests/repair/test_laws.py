@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lingeronnx.graph import ir
 from lingeronnx.repair import REPAIRS, fix_dequant, repair
 from lingeronnx.repair.engine import mend
-from lingeronnx.repair.view import View
+from lingeronnx.repair.view import GraphView
 from lingeronnx.targets import PLATFORMS
 from tests.examples import examples
 from tests.nets import NETS, Net, quantized, samples
@@ -158,7 +158,7 @@ def test_a_finding_carries_its_edits(path, damages, seed):
     model, _ = damaged(onnx.load(path), damages, seed)
     for step in REPAIRS:
         before = model.SerializeToString(deterministic=True)
-        view = View(model)
+        view = GraphView(model)
         found = step.find(view)
         assert model.SerializeToString(deterministic=True) == before
         carried = [edit for finding in found for edit in finding.edits]

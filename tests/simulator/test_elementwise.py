@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.fixed import Rescale
-from simulator.kernels import AddScaled, AddShift, Affine, Clip, Dequant, Mul, Quant, Relu, Requant
+from simulator.kernels import AddScaled, AddShift, ChannelAffine, Clip, Dequant, Mul, Quant, Relu, Requant
 from simulator.machine import MachineError
 from tests.examples import some
 from tests.naive import elementwise as naive
@@ -101,7 +101,7 @@ def test_products_of_32_bits_do_not_wrap():
 def test_affine(seed, shape, rescale, right):
     rng = np.random.default_rng(seed)
     x, weight, bias = integers(rng, shape), integers(rng, (5,)), integers(rng, (5,), np.int32) >> right
-    same(run(Affine(weight, bias, rescale), x), naive.affine(x, weight, bias, triple(rescale)), rescale.dtype)
+    same(run(ChannelAffine(weight, bias, rescale), x), naive.affine(x, weight, bias, triple(rescale)), rescale.dtype)
 
 
 @few
@@ -176,7 +176,7 @@ def test_dequant(scale):
         (AddShift(0, 0), [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.float32)], "signed integers"),
         (AddShift(0, 0, 8, 2), [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.int8)], "sign of a sum"),
         (
-            Affine(np.zeros(3, np.int8), np.zeros(3, int), Rescale.from_shift(0, 8)),
+            ChannelAffine(np.zeros(3, np.int8), np.zeros(3, int), Rescale.from_shift(0, 8)),
             [np.zeros((1, 4), np.int8)],
             "do not fit",
         ),

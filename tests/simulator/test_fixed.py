@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from simulator._jit import jit
 from simulator.fixed import (
     Chain,
+    ConstantDivision,
     LunaDivide,
-    Pair,
-    Quotient,
     Rescale,
-    Rounding,
+    RoundingMode,
     Scale,
     Shift,
+    TwoForms,
     WideScale,
     apply,
     dtype_of,
@@ -116,7 +116,7 @@ def cases(draw):
 
 
 @more
-@given(cases(), st.sampled_from(Rounding), st.integers(-5, 5))
+@given(cases(), st.sampled_from(RoundingMode), st.integers(-5, 5))
 def test_a_multiplier_rounds_any_way(case, rounding, zero):
     """Law: whatever the rounding, one form is exact up to its bound, ties and zero points included."""
     how, bound, some = case
@@ -201,12 +201,12 @@ def test_division_and_chain_as_rules():
     acc = np.arange(-3000, 3000)
     got = np.zeros(len(acc), np.int64)
     form = LunaDivide(9, 1).within(3000)
-    assert type(form) is Quotient
+    assert type(form) is ConstantDivision
     Loop(applied, (form, acc, got))((), ())
     assert got.tolist() == [naive.sat(naive.luna_div(int(v), 9, 1), 8) for v in acc]
     assert LunaDivide(9, -1, underflow=-(2**31)).within(3000)[-2:] == (-128, -128)
     chain = Chain(Rescale.from_shift(1, 32), Rescale.from_shift(2, 8))
-    assert type(chain.within(3000)) is Pair
+    assert type(chain.within(3000)) is TwoForms
     Loop(applied, (chain.within(3000), acc, got))((), ())
     assert got.tolist() == [naive.sat(naive.rsh(naive.rsh(int(v), 1), 2), 8) for v in acc]
     assert (chain.dtype, LunaDivide(9, bits=16).dtype) == (np.int8, np.int16)

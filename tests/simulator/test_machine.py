@@ -14,8 +14,8 @@ from simulator.fixed import Rescale
 from simulator.kernels import (
     AddScaled,
     AddShift,
-    Affine,
     AvgPool,
+    ChannelAffine,
     Clip,
     Concat,
     Constant,
@@ -70,7 +70,7 @@ def network(seed=0):
         Call(AddShift(1, 0), ("r1", "c3"), ("s",)),
         Call(Relu(), ("s",), ("rs",)),
         Call(MaxPool((2, 2), (2, 2), (0, 0, 1, 0)), ("rs",), ("m",)),
-        Call(Affine(w(16), bias(16), Rescale.from_shift(7, 8)), ("m",), ("n",)),
+        Call(ChannelAffine(w(16), bias(16), Rescale.from_shift(7, 8)), ("m",), ("n",)),
         Call(AddScaled.from_ratios(0.7, 1.1, 8), ("m", "n"), ("a",)),
         Call(AvgPool((5, 5), None, None, Rescale.from_ratio(1 / 25, 8)), ("a",), ("gap",)),
         Call(Mul(Rescale.from_shift(5, 8)), ("a", "gap"), ("se",)),

@@ -5,7 +5,7 @@ import pytest
 
 from simulator._jit import jit
 from simulator.kernels._simd import run
-from simulator.native import Called, In, Loop, Out, Scratch
+from simulator.native import CalledLoop, In, Loop, Out, Scratch
 
 
 @jit
@@ -26,7 +26,7 @@ def _each(x, now, memory, step, out):
 def _loop():
     """Return the loop for any number of rows of seven."""
     memory, now = Scratch(7, np.int64, each=True), Scratch(2, np.int64)
-    return Loop(_each, (In(0, (-1,)), now, memory, Called(Loop(_square, (now, memory))), Out(0, (-1,))))
+    return Loop(_each, (In(0, (-1,)), now, memory, CalledLoop(Loop(_square, (now, memory))), Out(0, (-1,))))
 
 
 @pytest.mark.parametrize("disabled", [False, True])
@@ -43,4 +43,4 @@ def test_memory_is_counted_once():
     one, like = Scratch(1000, np.int64), Scratch(1000, np.int64)
     once, twice = (Loop(_square, (one, second)).scratch(1) for second in (one, like))
     assert twice == 2 * once >= 16000
-    assert Loop(_each, (one, Called(Loop(_square, (one, like))))).scratch(1) == twice
+    assert Loop(_each, (one, CalledLoop(Loop(_square, (one, like))))).scratch(1) == twice

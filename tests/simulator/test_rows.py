@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator import _llvm
 from simulator._jit import jit
-from simulator.fixed import Rescale, Rounded, Rounding
+from simulator.fixed import Rescale, Rounded, RoundingMode
 from simulator.kernel import MachineError
 from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, _curve, _tile
 from simulator.kernels._curve import Vectors, curves, follow_all
@@ -20,7 +20,7 @@ from tests.examples import some
 from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
 
 HERE = [one.name for one in ROWS if runs_here(one)]
-WAYS = [Rescale.from_shift(9, 8), Rescale.from_ratio(0.0021, 8), Rounded(6, 8, Rounding.HALF_EVEN),
+WAYS = [Rescale.from_shift(9, 8), Rescale.from_ratio(0.0021, 8), Rounded(6, 8, RoundingMode.HALF_EVEN),
         Rescale.from_shift(0, 32), Rescale.from_shift(3, 16), Rescale.from_ratio(2.0**-30, 16)]  # fmt: skip
 RESCALES = some(3, WAYS)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.fixed import Rescale, Rounded, Rounding, divided, dtype_of
+from simulator.fixed import Rescale, Rounded, RoundingMode, divided, dtype_of
 from simulator.kernels import (
     AddScaled,
     Conv,
@@ -30,8 +30,8 @@ from tests.naive.elementwise import each
 from tests.naive.fixed import rescale, rounded, rsh, sat
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
-OTHER = st.sampled_from([rounding for rounding in Rounding if rounding is not Rounding.HALF_UP])
-ANY = st.sampled_from(Rounding)
+OTHER = st.sampled_from([rounding for rounding in RoundingMode if rounding is not RoundingMode.HALF_UP])
+ANY = st.sampled_from(RoundingMode)
 
 
 # ---- rounding --------------------------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ def test_rounded(values, shift, bits, rounding, near):
 
 def test_rounded_says_what_it_is_not():
     with pytest.raises(ValueError, match="no such requantization"):
-        Rounded(3, 8, Rounding.HALF_UP)
+        Rounded(3, 8, RoundingMode.HALF_UP)
     with pytest.raises(ValueError, match="no such requantization"):
-        Rounded(63, 8, Rounding.DOWN)
+        Rounded(63, 8, RoundingMode.DOWN)
 
 
 @few
@@ -97,7 +97,7 @@ def test_add(seed, shift_x, shift_y, rounding):
     x, y = (integers(rng, (3, 40), extremes=e) for e in (False, True))
 
     def form(shift):
-        return Rescale.from_shift(shift, 60) if rounding is Rounding.HALF_UP else Rounded(shift, 60, rounding)
+        return Rescale.from_shift(shift, 60) if rounding is RoundingMode.HALF_UP else Rounded(shift, 60, rounding)
 
     got = run(AddScaled(form(shift_x), form(shift_y), Rescale.from_shift(0, 8)), x, y)
     same(got, each(lambda a, b: training.add(a, b, shift_x, shift_y, 8, rounding), x, y), np.int8)
@@ -122,7 +122,7 @@ def test_quant_is_single_throughout():
     assert run(Quant(1.0, 8, "single"), x) == 1
     assert run(Quant(1.0, 8, "generic"), x) == 0
     with pytest.raises(MachineError, match="half up"):
-        run(Quant(1.0, 8, "luna", Rounding.DOWN), x)
+        run(Quant(1.0, 8, "luna", RoundingMode.DOWN), x)
 
 
 # ---- pooling ---------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from simulator.channels import ChannelRescale
 from simulator.fixed import Rescale, apply
 from simulator.kernels import (
     AddScaled,
-    Affine,
     AvgPool,
     Centered,
+    ChannelAffine,
     Clip,
     Concat,
     Conv,
@@ -146,7 +146,7 @@ def test_affine(seed, rescale, zero):
     rng = np.random.default_rng(seed)
     x, weight, bias = integers(rng, (2, 5, 3)), integers(rng, (5,)), integers(rng, (5,), np.int16)
     want = naive.affine(above(x, zero), weight, bias, triple(rescale))
-    same(run(Affine(weight, bias, rescale, zero), x), want, np.int8)
+    same(run(ChannelAffine(weight, bias, rescale, zero), x), want, np.int8)
 
 
 # ---- operators on differences ----------------------------------------------------------------------------------------

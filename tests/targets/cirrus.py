@@ -26,14 +26,14 @@ from lingeronnx.targets.arithmetic import (
     Quantizer,
     Requantize,
     Requantizer,
-    Rounding,
+    RoundingMode,
     Rows,
     Sum,
 )
 from lingeronnx.targets.limits import ConvLimits, PoolLimits
 
-AWAY = Requantize(rounding=Rounding.HALF_AWAY)
-EVEN = Requantize(rounding=Rounding.HALF_EVEN)
+AWAY = Requantize(rounding=RoundingMode.HALF_AWAY)
+EVEN = Requantize(rounding=RoundingMode.HALF_EVEN)
 
 _BRICK = 16
 

@@ -25,7 +25,7 @@ from lingeronnx.targets.arithmetic import (
     Quantizer,
     Requantize,
     Requantizer,
-    Rounding,
+    RoundingMode,
     Rows,
     Sum,
     Table,
@@ -37,7 +37,7 @@ from lingeronnx.targets.luna.vendor import Luna
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
 
-DOWN = Requantize(shifts=True, left=Left.REFUSED, rounding=Rounding.DOWN)
+DOWN = Requantize(shifts=True, left=Left.REFUSED, rounding=RoundingMode.DOWN)
 
 PACKING = replace(
     packing.VENUS,
@@ -99,7 +99,7 @@ def test_a_net_is_quantized_and_simulated(build):
     assert (result.report.integer_macs, result.report.chip_ready, result.report.platform) == (1.0, True, "nimbus")
     assert result.report.packer.startswith("tpacker -g model_quant.onnx -p nimbus")
     down = same_both_ways(result, row, feeds)
-    half_up = lo.Session(result.graph, platform=chip(replace(DOWN, rounding=Rounding.HALF_UP))).run(None, feeds)
+    half_up = lo.Session(result.graph, platform=chip(replace(DOWN, rounding=RoundingMode.HALF_UP))).run(None, feeds)
     assert not np.array_equal(down[0], half_up[0])
     want = lo.Session(model).run(["y"], feeds)[0]
     assert np.corrcoef(want.reshape(-1), down[0].reshape(-1))[0, 1] > 0.95

@@ -25,7 +25,7 @@ __all__ = ["Given", "Opener", "opener"]
 Given = tuple[object, object]
 
 
-class _Reader(Protocol):
+class _CalibrationReader(Protocol):
     def get_next(self) -> object: ...
 
 
@@ -148,7 +148,7 @@ def _one_sample(item: object, names: Collection[str]) -> Given:
     return feeds, None if label is None else np.asarray(label)[None]
 
 
-def _read_out(reader: _Reader) -> Iterator[object]:
+def _read_out(reader: _CalibrationReader) -> Iterator[object]:
     """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
     if hasattr(reader, "rewind"):
         reader.rewind()

@@ -24,7 +24,7 @@ from ...targets.arithmetic import Quantizer
 from ..runners import Islands, Stream, input_specs, reads
 from .bind import Binder, Steps
 from .dialects import Side
-from .walk import Walk, run_program
+from .walk import GraphWalk, run_program
 
 if TYPE_CHECKING:
     from simulator.machine import Program
@@ -136,15 +136,15 @@ class IntRunner:
         if as_it_is and plain and len(self._direct) < _SHAPES:
             self._direct[known] = _Direct(program, {to: names[id(array)] for to, array in fed.items()}, held)
 
-    def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> Walk:
-        """Return a walk on one batch of real inputs through the steps that lead to `wanted` (None: all); see `Walk`."""
+    def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> GraphWalk:
+        """Return a `GraphWalk` on one batch of real inputs through the steps that lead to `wanted` (None: all)."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         count = self._count(given)
         given = given if self.whole else self._stacked(given)
         specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
         binder.run(None if wanted is None else self._leading_to(wanted))
-        return Walk(binder, given)
+        return GraphWalk(binder, given)
 
     def _leading_to(self, wanted: Collection[str]) -> list[ir.Node]:
         """Return the nodes that the tensors `wanted` depend on, in graph order."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simulator.kernel import Kernel
     from simulator.machine import Program
 
-__all__ = ["Walk", "WalkStep", "run_program"]
+__all__ = ["GraphWalk", "WalkStep", "run_program"]
 
 
 @dataclass
@@ -33,7 +33,7 @@ class WalkStep:
     array: np.ndarray
 
 
-class Walk:
+class GraphWalk:
     """Runs a graph step by step over one batch; a step can be done again with another kernel before going on."""
 
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:

@@ -19,7 +19,7 @@ from ...plan import Affine
 from ..data import InputSpec
 from .refusal import reason
 from .sessions import as_array, fetched, ort_session
-from .stages import Stage, groups, stages
+from .stages import ModelStage, groups, stages
 
 if TYPE_CHECKING:
     from .sessions import OrtSession
@@ -106,12 +106,12 @@ class FloatRunner:
         #: Outputs that are held at once: of a model with large tensors not all.
         self.groups = groups(model, [name for name in self._names if name not in self._inputs])
         if len(self.groups) == 1:
-            self._stages = [Stage(proto, self._inputs, self.groups[0], ())]
+            self._stages = [ModelStage(proto, self._inputs, self.groups[0], ())]
         else:
             self._stages = stages(proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.values(model)})
         self._sessions = [self._opened(stage) for stage in self._stages]
 
-    def _opened(self, stage: Stage) -> OrtSession:
+    def _opened(self, stage: ModelStage) -> OrtSession:
         stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.border))
         return ort_session(stage.proto, "the float model", apart=self._apart)
 

@@ -14,14 +14,14 @@ import onnx
 
 from ...graph import ir
 
-__all__ = ["Stage", "groups", "stages"]
+__all__ = ["ModelStage", "groups", "stages"]
 
 #: Bytes of one sample's tensors that one session holds.
 HELD = 1 << 26
 
 
 @dataclass(frozen=True)
-class Stage:
+class ModelStage:
     """Nodes that run together: as a model without outputs, what it reads, is asked for, and hands on."""
 
     proto: onnx.ModelProto
@@ -48,7 +48,7 @@ def groups(model: ir.Graph, names: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def stages(proto: onnx.ModelProto, wanted: Sequence[Sequence[str]], types: Mapping[str, int]) -> list[Stage]:
+def stages(proto: onnx.ModelProto, wanted: Sequence[Sequence[str]], types: Mapping[str, int]) -> list[ModelStage]:
     """Cut `proto` behind the last node of each group of tensors.
 
     types : the element types of all tensors. Nodes that nothing wanted is computed from are left out.
@@ -70,7 +70,7 @@ def stages(proto: onnx.ModelProto, wanted: Sequence[Sequence[str]], types: Mappi
         model.graph.initializer.extend(held[name] for name in reads if name in held)
         model.graph.input.extend(onnx.helper.make_tensor_value_info(name, types[name], None) for name in inputs)
         border = sorted(name for name in made & later if name not in group)
-        found.append(Stage(model, inputs, list(group), border))
+        found.append(ModelStage(model, inputs, list(group), border))
         start = end
     return found
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from simulator import machine
 from simulator.kernel import Call, Kernel, Spec
-from simulator.kernels._common import Window, magnitude
+from simulator.kernels._common import SlidingWindow, magnitude
 
 from .rounding import FLOAT32_EXACT
 
@@ -80,7 +80,7 @@ def wide_enough(bound: int, *tensors: Any) -> list[Any]:
     return [None if t is None else t.to(kind) for t in tensors]
 
 
-def padded(x: Any, window: Window, axes: int, value: float = 0.0, more: Sequence[int] = (0, 0)) -> Any:
+def padded(x: Any, window: SlidingWindow, axes: int, value: float = 0.0, more: Sequence[int] = (0, 0)) -> Any:
     """Return `x` with the window's padding around, and `more` at the ends."""
     top, left, bottom, right = window.pads
     around = [left, right + more[1], top, bottom + more[0]][: 2 * axes]

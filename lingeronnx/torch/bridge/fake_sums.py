@@ -72,7 +72,7 @@ def _float_linear(kernel: FloatLinear, inputs: Sequence[Any], at: At) -> tuple[A
     return ((acc / scale).float(),)
 
 
-def _affine(kernel: k.Affine, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
+def _affine(kernel: k.ChannelAffine, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,), size = centered(inputs, kernel.zero), at.size() + abs(kernel.zero)
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
     bound = largest(weight[:, None], bias, size)
@@ -128,7 +128,7 @@ def _div_single(kernel: k.DivSingle, inputs: Sequence[Any], at: At) -> tuple[Any
 SUMS: Mapping[type, FakeQuantizer] = {
     k.AddScaled: _add_scaled,
     k.AddShift: _add_shift,
-    k.Affine: _affine,
+    k.ChannelAffine: _affine,
     k.Conv: _conv,
     k.ConvTranspose: _conv_transpose,
     k.DivSingle: _div_single,

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from simulator import kernels as k
 from simulator.kernel import Spec
-from simulator.kernels._common import Window, image_size
+from simulator.kernels._common import SlidingWindow, image_size
 
 from ...errors import ModelError
 from .fake_common import At, FakeQuantizer, as_image, computed, counts, integers, padded, whole, wide_enough
@@ -88,7 +88,7 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 # ---- windows -----------------------------------------------------------------------------------------------------
 
 
-def _hanging(kernel: Any, x: Any, window: Window) -> list[int]:
+def _hanging(kernel: Any, x: Any, window: SlidingWindow) -> list[int]:
     """Return how far the last windows reach beyond the padded image: with ceil_mode they may."""
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
     rows, places = image_size(x.shape[2:]), image_size(spec.shape[2:])
@@ -119,7 +119,7 @@ def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: At) -> tuple[Any, ..
     return (rescaled(_totals(kernel, x, window), kernel.rule, bound, at.probe),)
 
 
-def _totals(kernel: Any, x: Any, window: Window, around: float = 0.0) -> Any:
+def _totals(kernel: Any, x: Any, window: SlidingWindow, around: float = 0.0) -> Any:
     """Return the sum of each window; `around` fills the padding, zeros what lies beyond."""
     more = _hanging(kernel, x, window)
     filled = F.pad(padded(x, window, x.ndim - 2, around), [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)])

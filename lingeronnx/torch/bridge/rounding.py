@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from simulator.channels import ChannelRescale, Channels
+from simulator.channels import ChannelRescale, ChannelScales
 from simulator.fixed import (
     Chain,
+    ConstantDivision,
     Even,
     LunaDivide,
-    Pair,
-    Quotient,
     Rescale,
     Rounded,
-    Rounding,
+    RoundingMode,
     Scale,
     Shift,
     Tied,
+    TwoForms,
     WideScale,
 )  # fmt: skip
 
@@ -129,7 +129,7 @@ def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None, axis: int = 1)
     kind = torch.float32 if bits <= 24 else torch.float64
     form = rule.within(bound)
     factor, top, zero = ratio(rule), 1 << (bits - 1), _zero(rule)
-    if isinstance(form, Channels):
+    if isinstance(form, ChannelScales):
         shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
         factor = factor.to(acc.device).reshape(shape)
         exact = _by_channel(form, acc.detach().to(torch.int64), shape).to(kind)
@@ -146,7 +146,7 @@ def _zero(rule: Rule) -> int:
     return rule.zero if isinstance(rule, Rescale) else 0
 
 
-def _by_channel(form: Channels, acc: Any, shape: list[int]) -> Any:
+def _by_channel(form: ChannelScales, acc: Any, shape: list[int]) -> Any:
     """Return what `simulator.channels.requantize` gives, for int64 `acc`; `shape` puts [channels] along their axis."""
     limit, multiplier, half, shift, wide = (torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5])
     acc = torch.maximum(torch.minimum(acc, limit), -limit)
@@ -179,11 +179,11 @@ def _applied(form: Any, acc: Any, bound: int) -> Any:
 
 
 def _in_integers(form: Any, acc: Any) -> Any:
-    if isinstance(form, Pair):
+    if isinstance(form, TwoForms):
         return _in_integers(form.second, _in_integers(form.first, acc))
     if isinstance(form, Shift):
         return torch.clamp((acc + int(form.half)) >> int(form.shift), int(form.low), int(form.high))
-    if isinstance(form, Quotient):
+    if isinstance(form, ConstantDivision):
         factor = form.reciprocal * acc.double() * 2.0 ** (form.exponent - 31) * 2.0**form.shift
         quotient = torch.clamp(torch.floor(factor + 0.5), -(2.0**31), 2.0**31 - 1)
         return torch.clamp(quotient.to(torch.int64), form.low, form.high)
@@ -217,10 +217,10 @@ def _tied(form: Tied, acc: Any) -> Any:
         more = whole & ((1 << (form.shift - 32)) - 1)
     tie = (more == half) & (less == 0)
     up = {
-        Rounding.DOWN: torch.zeros_like(tie),
-        Rounding.UP: (more > 0) | (less > 0),
-        Rounding.HALF_UP: more >= half,
-        Rounding.HALF_EVEN: torch.where(tie, y & 1 == 1, more >= half),
-        Rounding.HALF_AWAY: torch.where(tie, acc > 0, more >= half),
-    }[Rounding(form.rounding)]
+        RoundingMode.DOWN: torch.zeros_like(tie),
+        RoundingMode.UP: (more > 0) | (less > 0),
+        RoundingMode.HALF_UP: more >= half,
+        RoundingMode.HALF_EVEN: torch.where(tie, y & 1 == 1, more >= half),
+        RoundingMode.HALF_AWAY: torch.where(tie, acc > 0, more >= half),
+    }[RoundingMode(form.rounding)]
     return torch.clamp(y + up.to(y.dtype) + form.zero, form.low, form.high)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lingeronnx.torch.bridge.fake_common import At, counts
 from lingeronnx.torch.bridge.fake_quant import fake_quantizer
 from simulator import machine
-from simulator.fixed import Rounded, Rounding
+from simulator.fixed import Rounded, RoundingMode
 from simulator.kernel import Call, Spec
 from tests.examples import examples
 from tests.simulator.helpers import rescales
@@ -17,14 +17,14 @@ more = examples(20, derandomize=True)
 
 INTS = st.sampled_from((np.int8, np.int16))
 BITS = st.sampled_from((4, 8, 16, 32))
-ROUNDING = st.sampled_from(Rounding)
+ROUNDING = st.sampled_from(RoundingMode)
 
 
 @st.composite
 def requantizations(draw, shifts, bits):
     """Draw those of `rescales`, and by a shift with another rounding."""
     name = draw(ROUNDING)
-    if name is Rounding.HALF_UP:
+    if name is RoundingMode.HALF_UP:
         return draw(rescales(shifts, bits))
     return Rounded(draw(st.integers(*shifts)), draw(st.sampled_from(bits)), name)
 

@@ -63,7 +63,7 @@ def test_linear_and_affine(data, seed, kind, weight_kind, rescale):
     exact(FloatLinear(weight, bias, 2.0 ** draw(st.integers(0, 20)) * draw(st.floats(0.5, 1))), x)
     image = integers(rng, (2, 6, 3, 2), kind)
     summands = weight[:, 1].astype(np.int64) if bias is None else bias
-    exact(k.Affine(weight[:, 0].copy(), summands, rescale), image)
+    exact(k.ChannelAffine(weight[:, 0].copy(), summands, rescale), image)
 
 
 def test_sums_too_large():

@@ -11,7 +11,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.torch.bridge.fake_common import At
 from lingeronnx.torch.bridge.fake_quant import fake_quantizer
 from simulator import kernels as k
-from simulator.fixed import Rescale, Rounded, Rounding
+from simulator.fixed import Rescale, Rounded, RoundingMode
 from tests.simulator.helpers import SEEDS, integers, rescales
 from tests.torch.bridge.faked import (
     INTS,
@@ -200,7 +200,7 @@ def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
     entry = k.softmax_entry(2.0 ** (25 - q - (wide - 8)), wide)
     x = integers(rng, (3, 4, 6), kind, seed % 3 == 0)
     rescale, of_logs = (
-        Rescale.from_shift(s, bits) if rounding is Rounding.HALF_UP else Rounded(s, bits, rounding)
+        Rescale.from_shift(s, bits) if rounding is RoundingMode.HALF_UP else Rounded(s, bits, rounding)
         for s in (15 - (bits - 1), 11)
     )
     exact(k.Softmax(entry, rescale, axis, way, alone), x)

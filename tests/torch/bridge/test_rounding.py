@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator import fixed
 from simulator import kernels as k
 from simulator.channels import ChannelRescale, requantize
-from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
+from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, RoundingMode
 from simulator.native import Loop
 from tests.examples import examples
 from tests.simulator.helpers import integers
@@ -28,7 +28,7 @@ from lingeronnx.torch.bridge.rounding import ratio, replaced, rescaled, rounded 
 
 more = examples(60, derandomize=True)
 LN2 = math.log(2.0)
-OTHER = tuple(rounding for rounding in Rounding if rounding is not Rounding.HALF_UP)
+OTHER = tuple(rounding for rounding in RoundingMode if rounding is not RoundingMode.HALF_UP)
 
 # ---- forwards ----------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def rules(draw):
         return Rounded(shift, bits, draw(st.sampled_from(OTHER)))
     ratio, rounding = (
         draw(st.floats(0.5, 1.0)),
-        draw(st.sampled_from(Rounding)) if kind == "ratio" else Rounding.HALF_UP,
+        draw(st.sampled_from(RoundingMode)) if kind == "ratio" else RoundingMode.HALF_UP,
     )
     rule = Rescale.from_ratio(ratio * 2.0**-shift, bits, 0, rounding)
     return Chain(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
@@ -233,7 +233,8 @@ SMOOTH = {
     ),
     "Linear": (k.Linear(small(RNG, 4, 30), None, Rescale.from_ratio(0.021, WIDE)), [small(RNG, 3, 30)]),
     "Affine": (
-        k.Affine(small(RNG, 3), small(RNG, 3, kind=np.int64), Rescale.from_shift(4, WIDE)), [small(RNG, 2, 3, 4)],
+        k.ChannelAffine(small(RNG, 3), small(RNG, 3, kind=np.int64), Rescale.from_shift(4, WIDE)),
+        [small(RNG, 2, 3, 4)],
     ),
     "AddScaled": (k.AddScaled.from_ratios(0.37, 1.4, WIDE, -1), [small(RNG, 2, 3, 4), small(RNG, 3, 1)]),
     "Mul": (k.Mul(Rescale.from_ratio(0.05, WIDE)), [small(RNG, 2, 3, 4), small(RNG, 1, 3, 1)]),
@@ -458,4 +459,4 @@ def test_ratio():
     """A ratio of a chain is the product; a divider's is one over the divisor."""
     assert ratio(Chain(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))) == pytest.approx(0.075, rel=1e-8)
     assert ratio(LunaDivide(9, 3)) == pytest.approx(8 / 9)
-    assert (ratio(Rounded(3, 8, Rounding.UP)), ratio(Rounded(-2, 8, Rounding.HALF_EVEN))) == (0.125, 4.0)
+    assert (ratio(Rounded(3, 8, RoundingMode.UP)), ratio(Rounded(-2, 8, RoundingMode.HALF_EVEN))) == (0.125, 4.0)

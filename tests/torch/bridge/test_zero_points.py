@@ -46,7 +46,7 @@ def test_kernels(seed, zero, other, rescale):
     exact(k.ConvTranspose(turned, bias, rescale, strides=(2, 1), pads=(1, 0, 0, 1), group=2, zero=zero), x)
     exact(k.Linear(integers(rng, (4, 3)), bias, rescale, zero), x)
     exact(FloatLinear(integers(rng, (4, 3)), bias.astype(np.int64), 777.0, zero), x)
-    exact(k.Affine(integers(rng, (6,)), integers(rng, (6,), np.int16), rescale, zero), x)
+    exact(k.ChannelAffine(integers(rng, (6,)), integers(rng, (6,), np.int16), rescale, zero), x)
     exact(k.centered(k.Mul(rescale), zero, other), x, integers(rng, x.shape))
     exact(k.centered(k.MatMul(rescale), zero, other), x, integers(rng, (2, 6, 3, 5)))
     exact(k.centered(k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero), zero, other), x, integers(rng, x.shape))
