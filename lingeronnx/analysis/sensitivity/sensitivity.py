@@ -99,9 +99,8 @@ def sensitivity(
     planned = _planned(
         ir.load(model) if isinstance(model, str | os.PathLike) else model, calib, plan, settings, progress
     )
-    prepared = planned.prepared
     every = layers(planned)
-    outputs = [str(v.name) for v in prepared.original.graph.outputs]
+    outputs = [str(v.name) for v in planned.original.graph.outputs]
     looked_at = outputs if function is not None else [_output(output, outputs)]
     trials = [OperatorTrial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
     if not trials:
@@ -115,9 +114,9 @@ def sensitivity(
         (workers, cluster),
         progress,
     )
-    header = {"model": hashed(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
+    header = {"model": hashed(ir.to_bytes(planned.original)), "plan (calibration data, settings)": run.key,
               "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
-              "samples of a block": run.block, "limit": prepared.conf.limit,
+              "samples of a block": run.block, "limit": planned.conf.limit,
               "function": None if function is None else f"{function.__module__}.{function.__qualname__}"}  # fmt: skip
     with Journal(None if folder is None else Path(folder) / journal, header, resume) as results:
         found = _found(run, results, every, trials, all_but_one, order)
@@ -161,7 +160,7 @@ def _found(
     order: str | None,
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
-    names, target = run.names, run.planned.prepared.target
+    names, target = run.names, run.planned.target
     whole = reduce(or_, (layer.whole for layer in every))
     given = [whole - trial.setting if all_but_one else trial.setting for trial in trials]
     ranked = run.stage(journal, "ranking", whole if all_but_one else RoundedSet(), given, names)
@@ -217,19 +216,18 @@ def _tried(
     planned: Planned, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator]
 ) -> list[list[RoundedOperator]]:
     """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
-    target = planned.prepared.target
+    target = planned.target
     able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != RoundedSet()]
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 
 def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
     """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
-    prepared = planned.prepared
     source = calib if eval_data is None else eval_data
     if source is None:
-        return prepared.data
-    specs, conf = list(prepared.data.inputs.values()), prepared.conf
-    fixed = dict(prepared.data.fixed)
+        return planned.data
+    specs, conf = list(planned.data.inputs.values()), planned.conf
+    fixed = dict(planned.data.fixed)
     if conf.state:
-        source, fixed = unrolled(prepared.original, source, conf.state, fixed).items, {}
+        source, fixed = unrolled(planned.original, source, conf.state, fixed).items, {}
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)
