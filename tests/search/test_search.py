@@ -20,7 +20,7 @@ from lingeronnx.flow import compared, plan_for, prepare, refined
 from lingeronnx.flow.assign import tie_classes
 from lingeronnx.graph import ir
 from lingeronnx.search import Goal, search
-from lingeronnx.search.cost import Cost, cost_of
+from lingeronnx.search.cost import AttemptCost, cost_of
 from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
 from lingeronnx.search.page import _Axis, _front, picture
 from lingeronnx.search.run import _MOST
@@ -40,8 +40,9 @@ def data(net, count=24, seed=3):
 
 def base_of(net, **options):
     """Return what the options give for a net, as `search` begins with it."""
-    planned = plan_for(prepare(net, data(net), None, {"effort": "fast", **options}, hold=False))
-    return compared(planned, refined(planned))
+    prepared = prepare(net, data(net), None, {"effort": "fast", **options}, hold=False)
+    planned = plan_for(prepared)
+    return compared(prepared, planned, refined(planned))
 
 
 # ---- the ladder --------------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
     assert len(tensors) == len(set(tensors))
     home = {tensor: number for number, group in enumerate(found) for layer in group.layers
             for tensor in layer.activation.tensors}  # fmt: skip
-    for tie in tie_classes(planned.parts, planned.prepared.target):
+    for tie in tie_classes(planned.parts, planned.target):
         assert len({home[tensor] for tensor in tie.tensors if tensor in home}) <= 1
     assert sum(group.share for group in found) == pytest.approx(1)
 
@@ -65,7 +66,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
 def test_a_rung_only_grows(platform):
     """Law: an attempt does all that the one before it does, and never less of a layer; float stays below its bound."""
     planned = base_of(nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8).planned
-    target, before, dearest = planned.prepared.target, Attempt(), 0.0
+    target, before, dearest = planned.target, Attempt(), 0.0
     for rung in rungs(planned, Attempt()):
         for attempt in rung:
             now = {name: widths for name, *widths in attempt.wide}
@@ -101,13 +102,13 @@ def test_work_is_the_mean_product_of_widths(macs):
     """Oracle: every multiply-accumulate counted by itself, in bits of data times bits of weights."""
     products = {"8x8": 64, "16x16": 256, "8x4": 32, "float": 1024}
     total = sum(products[width] * count for width, count in macs.items())
-    assert Cost(0, macs).work == pytest.approx(total / 64 / sum(macs.values()))
+    assert AttemptCost(0, macs).work == pytest.approx(total / 64 / sum(macs.values()))
 
 
 def test_cost_counts_every_constant():
     """Oracle: the bytes of the initializers as the file holds them."""
     base = base_of(nets.plain(), platform="generic")
-    proto = ir.to_proto(base.made.graph)
+    proto = ir.to_proto(base.lowered.graph)
     assert cost_of(base).bytes == sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
     assert set(cost_of(base).macs) == {"8x8"}
 

@@ -19,7 +19,7 @@ from ...run.runners import FloatRunner, input_specs
 from ...run.session import Session
 from ...run.streaming import Stream
 from ..prepare.preparation import Prepared
-from .output_parts import Joined, Part, joined
+from .output_parts import OutputPart, PartMeter, part_ends
 
 __all__ = ["Fidelity", "fidelity", "per_tensor"]
 
@@ -38,7 +38,7 @@ class Fidelity:
     """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
 
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
-    parts : of outputs that join several tensors (`joined`), how far each part is. errors : float64 [outputs, n],
+    parts : of outputs that join several tensors (`part_ends`), how far each part is. errors : float64 [outputs, n],
     summed squares of each sample, or of each piece where an output has no samples on its first axis. power : float64
     [outputs], of the float model.
     """
@@ -48,7 +48,7 @@ class Fidelity:
     warnings: Sequence[str]
     doubts: Mapping[str, str] = field(default_factory=dict)
     lossy: bool = False
-    parts: Sequence[Part] = ()
+    parts: Sequence[OutputPart] = ()
     errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
 
@@ -67,14 +67,14 @@ def fidelity(
     for which all tensors are compared. States are fed back on both sides, each its own, from zero on.
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
-    found = {name: Agreement() for name in names}
+    agreements = {name: Agreement() for name in names}
     varied = {name: _Varied() for name in names}
-    made_of = {name: Joined(name, ends) for name, ends in joined(prepared.graph).items() if name in found}
+    made_of = {name: PartMeter(name, ends) for name, ends in part_ends(prepared.graph).items() if name in agreements}
     feeds, on = _data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
     state = dict(prepared.conf.state)
-    moves = {name: _Moves() for name in state}
+    moves = {name: _StateMoves() for name in state}
     both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, names)
     errors: list[np.ndarray] = []
     power = np.zeros(len(names))
@@ -85,7 +85,7 @@ def fidelity(
                     f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
                     "out of the graph's outputs"
                 )
-            found[name].add(want[name], have[name])
+            agreements[name].add(want[name], have[name])
             varied[name].add(want[name])
             if name in made_of:
                 made_of[name].add(want[name], have[name])
@@ -95,20 +95,32 @@ def fidelity(
         for name, seen in moves.items():
             seen.add(want[name], have[name])
     warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
-    low = {name: a.sqnr for name, a in found.items() if not a.sqnr >= _LEAST}
+    low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _LEAST}
     if low:
-        worst = min(low, key=lambda name: _order(low[name]))
-        more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
         where = _explained(lambda: _breaks(prepared, lowered, exact, session)) if explain else ""
-        warnings.insert(0, f"output '{worst}' is {_off(low[worst])}{more}{where}")
+        warnings.insert(0, _far(low) + where)
     parts = [part for one in made_of.values() for part in one.parts]
-    warnings += _lost(parts, {name: a.sqnr for name, a in found.items()})
+    warnings += _lost(parts, {name: a.sqnr for name, a in agreements.items()})
     what = "sample" if prepared.calls is None else "call"
     number = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
     doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(number, what))}
-    measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
-    each = np.hstack(errors) if errors else np.zeros((len(names), 0))
-    return Fidelity(measures, on, warnings, doubts, bool(low), parts, each, power)
+    return Fidelity(
+        outputs={name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in agreements.items()},
+        on=on,
+        warnings=warnings,
+        doubts=doubts,
+        lossy=bool(low),
+        parts=parts,
+        errors=np.hstack(errors) if errors else np.zeros((len(names), 0)),
+        power=power,
+    )
+
+
+def _far(low: Mapping[str, float]) -> str:
+    """Return a line for the worst of the outputs whose levels are `low`."""
+    worst = min(low, key=lambda name: _order(low[name]))
+    more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
+    return f"output '{worst}' is {_off(low[worst])}{more}"
 
 
 def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
@@ -118,9 +130,9 @@ def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
         return np.asarray(np.einsum("ij,ij->i", error, error))
 
 
-def _lost(parts: Sequence[Part], whole: Mapping[str, float]) -> list[str]:
+def _lost(parts: Sequence[OutputPart], whole: Mapping[str, float]) -> list[str]:
     """Return a line for the worst part of each output of which a part is far off, though the whole is not."""
-    worst: dict[str, Part] = {}
+    worst: dict[str, OutputPart] = {}
     for part in parts:
         if not part.sqnr >= _LEAST and whole[part.output] >= _LEAST:
             worst[part.output] = min(worst.get(part.output, part), part, key=lambda p: _order(p.sqnr))
@@ -204,7 +216,7 @@ def _single(
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
     what = "held" if prepared.data.held() else "first"
     for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
-        want = prepared.reference.outputs(what, number, part)
+        want = prepared.float_outputs.outputs(what, number, part)
         given = {name: array for name, array in part.items() if name in takes}
         yield want, dict(zip(names, session.run(names, given), strict=True)), _size(prepared, part)
 
@@ -248,7 +260,7 @@ def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> It
 # ---- states that stand still -------------------------------------------------------------------------------------
 
 
-class _Moves:
+class _StateMoves:
     """The range of every element of a state over the calls, float and integer."""
 
     def __init__(self) -> None:

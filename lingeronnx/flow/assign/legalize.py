@@ -1,0 +1,145 @@
+"""What the target makes of a plan's scales: they are lowered until every tie and inequality holds, and that is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import ConstraintError
+from ...graph import ir
+from ...plan import Affine, Plan
+from ...plan.power_of_two import power_below
+from ...targets import Target
+from ..partition import Partition
+from .ties import TieClass
+
+__all__ = ["UnheldScale", "legalize"]
+
+
+class UnheldScale(ConstraintError):
+    """A scale that the platform does not hold; `tensors` share it, which needs `exponent` where `least` is held."""
+
+    def __init__(self, text: str, tensors: tuple[str, ...], exponent: int, least: int) -> None:
+        super().__init__(text)
+        self.tensors, self.exponent, self.least = tensors, exponent, least
+
+
+def _stored(scale: float) -> float:
+    """Return a scale as a file holds it."""
+    return float(np.float32(scale))
+
+
+def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> None:
+    """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
+
+    A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
+    loses nothing by it.
+    """
+    for node, op in parts.nodes:
+        if op.format.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
+            continue
+        x, name = tensors.get(ir.read_name(node)), ir.read_name(node, 1)
+        w, bias = tensors.get(name), ir.const(node.inputs[2])
+        if x is None or w is None or bias is None or w.single:
+            continue
+        top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
+        reach = np.abs(bias.astype(np.float64)).reshape(-1, w.scales.size).max(axis=0) * x.scale
+        most = [top / size if size > 0 else math.inf for size in reach]
+        if power:
+            most = [size if math.isinf(size) else power_below(size) for size in most]
+        tensors[name] = w.changed([_stored(min(pair)) for pair in zip(w.scales.tolist(), most, strict=True)])
+
+
+class _PlanScales:
+    """The scales of a plan while they are lowered; tied tensors move together.
+
+    tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was lowered)}.
+    """
+
+    def __init__(self, plan: Plan, ties: Sequence[TieClass], target: Target) -> None:
+        self._target = target
+        self.tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
+        self._class_of = {name: group for group in ties for name in group.tensors if name in self.tensors}
+        self.moved: dict[str, tuple[float, str]] = {}
+
+    def tie(self) -> None:
+        """Give tied tensors the least scale of them."""
+        for name, group in self._class_of.items():
+            held, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
+            if (held.scale, held.zero_point) != (least.scale, least.zero_point):
+                self.tensors[name] = held.changed(least.scale, zero_point=least.zero_point)
+
+    def exponent(self, name: str) -> int:
+        """Return the exponent of a scale; ConstraintError where it is no power of two."""
+        exponent = self.tensors[name].exponent
+        if exponent is None:
+            raise ConstraintError(
+                f"tensor '{name}' has scale {self.tensors[name].scale:g}; {self._target.name} takes powers of two only"
+            )
+        return exponent
+
+    def lower(self, parts: Partition) -> None:
+        """Lower exponents to what the target holds and the operators take, until nothing moves."""
+        target, changed = self._target, True
+        while changed:
+            changed = False
+            for name in self._class_of:
+                why = f"{target.name} holds scales up to 2^{target.exponents[1]}"
+                changed |= self._lower_to(name, target.exponents[1], why)
+            for node, op in parts.nodes:
+                most = op.ceiling(node, self.exponent)
+                if most is not None and ir.written_name(node) in self.tensors:
+                    changed |= self._lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
+
+    def _lower_to(self, name: str, most: int, why: str) -> bool:
+        if self.exponent(name) <= most:
+            return False
+        for member in self._class_of[name].tensors:
+            self.moved.setdefault(member, (self.tensors[member].scale, why))
+            self.tensors[member] = self.tensors[member].changed(2.0**most)
+        return True
+
+    def check(self, parts: Partition) -> None:
+        """Raise ConstraintError for a scale that what reads it does not take, UnheldScale for one that is too small."""
+        target, fine = self._target, parts.fine_inputs(self._target)
+        least = target.exponents[0]
+        for name, group in self._class_of.items():
+            exponent = self.exponent(name)
+            if self.tensors[name].bits > 8 and exponent < fine.get(name, least):
+                raise ConstraintError(
+                    f"tensor '{name}' of {self.tensors[name].bits} bits gets scale 2^{exponent} at most; what reads it "
+                    f"takes 2^{fine[name]} at least: give it 8 bits"
+                )
+            if exponent < least:
+                raise UnheldScale(
+                    f"tensor '{name}' needs scale 2^{exponent}, {target.name} holds 2^{least} at "
+                    "least; scale the model's input down or leave the node in float with --skip",
+                    group.tensors,
+                    exponent,
+                    least,
+                )
+
+    def notes(self) -> list[str]:
+        """Return a line for each scale that was lowered."""
+        return [
+            f"scale of '{name}' lowered from {before:g} to {self.tensors[name].scale:g}: {why}"
+            for name, (before, why) in self.moved.items()
+        ]
+
+
+def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], target: Target) -> tuple[Plan, list[str]]:
+    """Return `plan` with every tie and inequality of `target` holding, and what was moved.
+
+    Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
+    largest. Raises UnheldScale for a scale below the row's smallest.
+    """
+    scales = _PlanScales(plan, ties, target)
+    scales.tie()
+    _hold_biases(scales.tensors, parts, plan.mode == "q-value")
+    if not target.power_of_two:
+        return plan.with_tensors(scales.tensors), []
+    scales.lower(parts)
+    scales.check(parts)
+    return plan.with_tensors(scales.tensors), scales.notes()
