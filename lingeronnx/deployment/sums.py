@@ -165,16 +165,16 @@ def sums_of(layer: LayerNodes) -> Sums | None:
     patches = _rows(x) if kind == LINEAR.name else _patches(x, weight, attrs)
     axis = want.ndim - 1 if kind == LINEAR.name else 1
     found = Sums(
-        patches,
-        weight.reshape(len(weight), -1).astype(np.int64),
-        bias,
-        int(shift),
-        want.shape,
-        want.dtype,
-        axis,
-        weight.shape[1:],
-        weight.dtype,
-        relu,
+        patches=patches,
+        weight=weight.reshape(len(weight), -1).astype(np.int64),
+        bias=bias,
+        shift=int(shift),
+        shape=want.shape,
+        dtype=want.dtype,
+        axis=axis,
+        weight_shape=weight.shape[1:],
+        weight_type=weight.dtype,
+        relu=relu,
     )
     same = found.arranged(found.finished(found.rounded(found.accumulators)))
     return found if np.array_equal(same, want) else None

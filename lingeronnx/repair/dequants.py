@@ -1,8 +1,7 @@
 """The repair of the Dequants: each where integers meet their first reader of real numbers, at the integers' scale.
 
     finding   Dequants that may not stay, and readers of real numbers that get integers (`kinds.Kinds` tells both)
-    mending   readers that take integers go past the Dequants that may not stay; readers of real numbers share the
-              tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one
+    mending   `dequant_edits` plans it
 
 Tensors keep their names, but where integers have the name of a graph output: that goes to the Dequant's output, and
 the integers are called ``<name>_q``.
@@ -10,45 +9,32 @@ the integers are called ``<name>_q``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from onnx import NodeProto, ValueInfoProto, helper
-
-from ..formats import DEQUANT
-from .kinds import Kinds, Kinship
-from .nodes import MISSING, data, is_dequant, is_eager, is_lazy, is_quantized, positions, scales_read
-from .report import Edit, Repair, RepairFinding, number
+from .dequant_edits import NAME, EditPlan, dequant_before, named_tensor
+from .kinds import Kinds, Kinship, dequant_input, known_scale
+from .nodes import MISSING, is_dequant, is_quantized, positions, scales_read
+from .report import Repair, RepairFinding, number
 from .view import (
     GraphView,
     NodeView,
-    Scope,
     TensorUse,
     TensorView,
-    delete,
-    fresh_name,
     is_scale,
-    label,
-    place_of,
     same_scale,
 )
 
 __all__ = ["DEQUANTS"]
 
-_NAME = "dequants"
-
-
-# ---- findings ------------------------------------------------------------------------------------------------------
-
 
 def _find(view: GraphView) -> list[RepairFinding]:
     kinship = Kinship.of(view)
     kinds = kinship.kinds
-    plan = _EditPlan(view)
+    plan = EditPlan(view)
     stays = plan.taken - {owner for owner, _ in plan.edits}  # as it is, for other readers: the Dequants behind are told
     found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why and node not in stays]
     found += [
-        RepairFinding(_NAME, "has no input", node.label, level="fatal")
+        RepairFinding(NAME, "has no input", node.label, level="fatal")
         for node in view.order
         if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
     ]
@@ -60,9 +46,9 @@ def _find(view: GraphView) -> list[RepairFinding]:
     return found + _mismatches(view, kinds)
 
 
-def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: _EditPlan) -> RepairFinding:
+def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> RepairFinding:
     """Return what is wrong with a Dequant that may not stay."""
-    result, source = node.outputs[0], kinds.origin(_input(node))
+    result, source = node.outputs[0], kinds.origin(dequant_input(node))
     assert result is not None
     kind, scale, why = kinds.of.get(source, MISSING), node.attributes.get("scale_o"), kinds.why[node]
     if why == "misplaced":
@@ -77,7 +63,7 @@ def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: _EditPlan) -> 
         text = f"has scale_o {number(scale)}, but '{source.name}' has scale {number(kind.scale)}"
     differs = why == "scale"
     return RepairFinding(
-        _NAME,
+        NAME,
         text,
         node.label,
         source.name,
@@ -87,12 +73,12 @@ def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: _EditPlan) -> 
     )
 
 
-def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan: _EditPlan) -> list[RepairFinding]:
+def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan: EditPlan) -> list[RepairFinding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
-    kind, scale = kinds.of[tensor], _scale(tensor, kinds)
+    kind, scale = kinds.of[tensor], known_scale(tensor, kinds)
     found = []
     for read in reads:
-        if scale is not None and (_raw(read) is not tensor or _dequant_before(tensor, kinds) is not None):
+        if scale is not None and (named_tensor(read) is not tensor or dequant_before(tensor, kinds) is not None):
             continue  # there is a Dequant on the way, whose fault is told
         at = f" (scale {number(scale)})" if scale is not None else ""
         text = f"gets '{tensor.name}', {kind.text}{at}, as if it were real numbers: a Dequant is missing"
@@ -104,7 +90,7 @@ def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan:
             text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
         found.append(
             RepairFinding(
-                _NAME,
+                NAME,
                 text,
                 read.where,
                 tensor.name,
@@ -116,19 +102,6 @@ def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan:
     return found
 
 
-def _dequant_before(tensor: TensorView, kinds: Kinds) -> NodeView | None:
-    """Return the Dequant that may not stay, before operators that move data, because of which integers come here."""
-    node = tensor.writer
-    while node is not None and (is_eager(node) or is_lazy(node)) and data(node):
-        source = node.inputs[data(node)[0]]
-        if source is None:
-            return None
-        if source in kinds.source:
-            return source.writer
-        node = source.writer
-    return None
-
-
 def _fault(read: TensorUse, tensor: TensorView, kinds: Kinds) -> RepairFinding | None:
     """Return what is wrong with an integer operator that reads something else than integers."""
     kind, node = kinds.of.get(tensor, MISSING), read.node
@@ -138,7 +111,7 @@ def _fault(read: TensorUse, tensor: TensorView, kinds: Kinds) -> RepairFinding |
     at = f" at scale {number(scale)}" if scale else ""
     what = "holds real numbers: a Quant is missing" if kind.what == "real" else "holds indices"
     return RepairFinding(
-        _NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
+        NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
     )
 
 
@@ -155,368 +128,8 @@ def _mismatches(view: GraphView, kinds: Kinds) -> list[RepairFinding]:
             own = kinds.of.get(source, MISSING).scale if source is not None else None
             if source is not None and index in scales and is_scale(own) and not same_scale(scales[index], own):
                 text = f"reads '{source.name}' at scale {number(scales[index])}, its producer says {number(own)}"
-                found.append(RepairFinding(_NAME, text, node.label, source.name, scales[index], own, "note"))
+                found.append(RepairFinding(NAME, text, node.label, source.name, scales[index], own, "note"))
     return found
 
 
-def _input(node: NodeView) -> TensorView:
-    tensor = node.inputs[0]
-    assert tensor is not None
-    return tensor
-
-
-def _raw(read: TensorUse) -> TensorView | None:
-    """Return the tensor that a reader names."""
-    if read.node is not None:
-        return read.node.inputs[read.index]
-    assert read.output is not None
-    assert read.scope is not None
-    return read.scope.find(read.output.name)
-
-
-def _scale(tensor: TensorView, kinds: Kinds) -> float | None:
-    """Return the scale of an integer tensor: its own, or where nothing says it, that of a Dequant which reads it."""
-    own = kinds.of[tensor].scale
-    if own is not None:
-        return own
-    stays = (n for n in kinds.kept if kinds.origin(_input(n)) is tensor)
-    return next((float(n.attributes["scale_o"]) for n in stays), None)
-
-
-# ---- edits ---------------------------------------------------------------------------------------------------------
-
-#: What an edit mends: a Dequant that may not stay, or a reader of integers that wants real numbers.
-_Owner = NodeView | TensorUse
-
-
-class _EditPlan:
-    """All Dequants of a view at once: which edits mend what. Nothing is changed before they are applied.
-
-    edits : (what it mends, the edit), in the order in which they must be applied
-    """
-
-    def __init__(self, view: GraphView) -> None:
-        self.view = view
-        self.kinds = Kinship.of(view).kinds
-        self.edits: list[tuple[_Owner, Edit]] = []
-        self.taken: set[NodeView] = (
-            set()
-        )  # Dequants that stay although they might not: at another scale, for other readers
-        self.wires: dict[tuple[NodeView, int], str] = {}  # what an input is called by now, where that has changed
-        self.called: dict[TensorView, str] = {}  # what a tensor is called by now, where that has changed
-        self.converted: set[NodeView] = set()
-        self.inserted: dict[tuple[int, NodeView | None], int] = {}  # how many new nodes stand behind a node of a scope
-        self.new: list[NodeProto] = []
-        self.given: dict[TensorView, list[tuple[Scope, str]]] = {}  # real numbers of a tensor: where, under which name
-        for node in view.order:
-            result = node.outputs[0] if node.outputs else None
-            if node in self.kinds.kept and result is not None:
-                self.given.setdefault(self.kinds.origin(_input(node)), []).append((node.scope, result.name))
-        self.names = view.names()
-        self.labels = {node.proto.name for node in view.nodes}
-        self.domain = _domain(view)
-        self._make()
-
-    def _make(self) -> None:
-        done = set()
-        for tensor, reads in self.kinds.reals.items():
-            scale = _scale(tensor, self.kinds)
-            if scale is None:
-                continue
-            for read in [r for r in reads if r.output is not None]:
-                self._leave(tensor, read, scale)
-            for read in [r for r in reads if r.node is not None]:
-                assert read.node is not None
-                name = self._provide(tensor, read, scale)
-                self._connect(self._owner(tensor, read), read.node, read.index, name)
-                done.add((read.node, read.index))
-        self._pass_by(done)
-        self._remove()
-
-    def of(self, owner: _Owner) -> list[Edit]:
-        """Return the edits that mend something."""
-        return [edit for mends, edit in self.edits if mends is owner]
-
-    def _owner(self, tensor: TensorView, read: TensorUse) -> _Owner:
-        """Return what is mended where `read` gets real numbers: the Dequant on the way, where there is one."""
-        raw = _raw(read)
-        if raw is not tensor and raw is not None and raw in self.kinds.source and raw.writer is not None:
-            return raw.writer
-        return _dequant_before(tensor, self.kinds) or read
-
-    def _add(
-        self,
-        owner: _Owner,
-        action: str,
-        text: str,
-        apply: Callable[[], None] = lambda: None,
-        *,
-        node: str = "",
-        tensor: str = "",
-        before: object = None,
-        after: object = None,
-    ) -> None:
-        edit = Edit(_NAME, action, text, node, tensor, before, after, apply, len(self.edits))
-        self.edits.append((owner, edit))
-
-    def _name(self, tensor: TensorView) -> str:
-        return self.called.get(tensor, tensor.name)
-
-    def _wired(self, node: NodeView, index: int) -> str:
-        return self.wires.get((node, index), node.proto.input[index])
-
-    # ---- graph outputs ----
-
-    def _leave(self, tensor: TensorView, read: TensorUse, scale: float) -> None:
-        """Make a graph output real."""
-        assert read.output is not None
-        assert read.scope is not None
-        raw, name, owner = _raw(read), read.output.name, self._owner(tensor, read)
-        if raw is not None and raw is not tensor and is_dequant(raw.writer) and raw.scope is read.scope:
-            assert raw.writer is not None
-            self._reuse(raw.writer, tensor, scale)
-        elif read.scope is not self.view.main:
-            result = self._fresh(f"{self._name(tensor)}_real")
-            self._insert(owner, tensor, read.scope, scale, None, result, partial(_hand_out, read.output, result))
-        elif tensor.writer is not None and self._is_identity(tensor.writer):
-            self._convert(owner, tensor.writer, tensor, scale)
-        elif tensor.writer is not None:
-            integers = self._fresh(f"{name}_q")
-            for other in tensor.reads:
-                if other.node is not None:
-                    self.wires[other.node, other.index] = integers
-            self.called[tensor] = integers
-            self._add(
-                owner,
-                "rename",
-                f"the integers '{name}' are called '{integers}'",
-                partial(self.view.rename, tensor, integers),
-                tensor=integers,
-            )
-            self._insert(owner, tensor, read.scope, scale, name, name)
-
-    def _is_identity(self, node: NodeView) -> bool:
-        return node.proto.op_type == "Identity" and node.standard and node not in self.converted
-
-    def _convert(self, owner: _Owner, node: NodeView, tensor: TensorView, scale: float) -> None:
-        """Put a Dequant in the place of an Identity, whose other readers read what it reads."""
-        source = self._name(self.kinds.origin(_input(node)))
-        readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
-        self.wires.update(dict.fromkeys(readers, source))
-        self.converted.add(node)
-        self._add(
-            owner,
-            "insert",
-            f"Dequant of '{source}' in the place of {node.label}",
-            partial(_become_dequant, node, self.domain, scale, readers, source),
-            node=node.label,
-            tensor=self._name(tensor),
-            after=scale,
-        )
-        self.given.setdefault(tensor, []).append((node.scope, self._name(tensor)))
-
-    # ---- nodes ----
-
-    def _provide(self, tensor: TensorView, read: TensorUse, scale: float) -> str:
-        """Return the name of the real numbers of `tensor` for a reader."""
-        assert read.node is not None
-        assert read.scope is not None
-        raw = read.node.inputs[read.index]
-        near = [name for scope, name in self.given.get(tensor, []) if read.scope.sees(scope)]
-        if near:
-            return raw.name if raw is not None and raw.name in near else near[0]
-        waiting = [
-            n
-            for n in self.kinds.why
-            if n not in self.taken
-            and self.kinds.origin(_input(n)) is tensor
-            and n.scope is tensor.scope
-            and n.outputs[0] is not None
-        ]
-        waiting.sort(key=lambda n: (n.outputs[0] is not raw, self.view.place[n]))
-        if waiting:
-            return self._reuse(waiting[0], tensor, scale)
-        result = self._fresh(f"{self._name(tensor)}_real")
-        self._insert(self._owner(tensor, read), tensor, tensor.scope, scale, None, result)
-        return result
-
-    def _reuse(self, node: NodeView, tensor: TensorView, scale: float) -> str:
-        """Let a Dequant that stands there read `tensor` at `scale`, and return the name of its output."""
-        result = node.outputs[0]
-        assert result is not None
-        before = node.attributes.get("scale_o")
-        if node not in self.taken:
-            self.taken.add(node)
-            if not same_scale(before, scale):
-                self._add(
-                    node,
-                    "rescale",
-                    f"{node.label}: scale_o {number(before)} -> {number(scale)}",
-                    partial(_rescale, node, scale),
-                    node=node.label,
-                    tensor=self._name(tensor),
-                    before=before,
-                    after=scale,
-                )
-            self.given.setdefault(tensor, []).append((node.scope, result.name))
-        return result.name
-
-    def _insert(
-        self,
-        owner: _Owner,
-        tensor: TensorView,
-        scope: Scope,
-        scale: float,
-        name: str | None,
-        result: str,
-        then: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Add a Dequant of `tensor` in `scope`, called after `name`, that writes `result`; do `then` with it."""
-        source = self._name(tensor)
-        title = fresh_name(f"Dequant_{name or source}", self.labels)
-        self.labels.add(title)
-        proto = helper.make_node(DEQUANT.name, [source], [result], name=title, domain=self.domain, scale_o=scale)
-        behind = tensor.writer if tensor.scope is scope else None
-        nth = self.inserted.get((id(scope), behind), 0)
-        self.inserted[id(scope), behind] = nth + 1
-        self.given.setdefault(tensor, []).append((scope, result))
-
-        def apply() -> None:
-            place = nth if behind is None else place_of(scope.graph, behind.proto) + 1 + nth
-            scope.graph.node.insert(place, proto)
-            self.new.append(scope.graph.node[place])
-            if self.domain and self.domain not in {entry.domain for entry in self.view.model.opset_import}:
-                self.view.model.opset_import.append(helper.make_opsetid(self.domain, 1))
-            then()
-
-        self._add(
-            owner,
-            "insert",
-            f"{label(proto)}: '{source}' -> '{result}'",
-            apply,
-            node=label(proto),
-            tensor=source,
-            after=scale,
-        )
-
-    def _fresh(self, base: str) -> str:
-        name = fresh_name(base, self.names)
-        self.names.add(name)
-        return name
-
-    def _connect(self, owner: _Owner, node: NodeView, index: int, name: str) -> None:
-        before = self._wired(node, index)
-        if before != name:
-            self.wires[node, index] = name
-            self._add(
-                owner,
-                "rewire",
-                f"{node.label}: reads '{name}' instead of '{before}'",
-                partial(_wire, node, index, name),
-                node=node.label,
-                tensor=name,
-            )
-
-    # ---- what is left ----
-
-    def _pass_by(self, done: set[tuple[NodeView, int]]) -> None:
-        """Let the readers of Dequants that do not stay for them read what these read."""
-        for node in self.view.nodes:
-            for index, tensor in enumerate(node.inputs):
-                if tensor is not None and tensor in self.kinds.source and (node, index) not in done:
-                    if node in self.kinds.why and node not in self.taken:
-                        continue  # will be removed
-                    assert tensor.writer is not None
-                    self._connect(tensor.writer, node, index, self._name(self.kinds.origin(tensor)))
-
-    def _remove(self) -> None:
-        """Take out the Dequants that nobody took; a graph output that one wrote gets its name from elsewhere."""
-        named: set[TensorView] = set()
-        for node in [n for n in self.view.order if n in self.kinds.why and n not in self.taken]:
-            result = node.outputs[0]
-            assert result is not None
-            source = self.kinds.origin(_input(node))
-            leaving = [read for read in result.reads if read.output is not None]
-            own = source.writer is not None and source.scope is node.scope
-            out = partial(delete, node.scope.graph, node.proto)
-            renames = False
-            if leaving and own and leaving[0].scope is not self.view.main and leaving[0].output is not None:
-                out = partial(_hand_out, leaving[0].output, self._name(source), out)
-            elif leaving and own and not self.view.is_output(source) and source not in named:
-                renames = True
-            elif leaving:
-                out = partial(_become_identity, node, self._name(source))
-            self._add(
-                node,
-                "remove",
-                node.label,
-                out,
-                node=node.label,
-                tensor=result.name,
-                before=node.attributes.get("scale_o"),
-            )
-            if renames:
-                named.add(source)
-                self._add(
-                    node,
-                    "rename",
-                    f"'{self._name(source)}' takes the name '{result.name}'",
-                    partial(self._rename_source, source, self._name(source), result.name),
-                    tensor=result.name,
-                )
-                self.called[source] = result.name
-
-    def _rename_source(self, source: TensorView, before: str, name: str) -> None:
-        """Give `source` another name, for those too who came to read it just now."""
-        for proto in (*(node.proto for node in self.view.nodes), *self.new):
-            for index, given in enumerate(proto.input):
-                if given == before:
-                    proto.input[index] = name
-        assert source.writer is not None
-        source.writer.proto.output[source.index] = name
-
-
-def _wire(node: NodeView, index: int, name: str) -> None:
-    node.proto.input[index] = name
-
-
-def _hand_out(output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None) -> None:
-    """Let a graph's output be the tensor `name`."""
-    output.name = name
-    then()
-
-
-def _rescale(node: NodeView, scale: float) -> None:
-    """Give a Dequant this scale, under the right name."""
-    others = [a for a in node.proto.attribute if a.name not in ("scale_o", "scale_x")]
-    attribute = helper.make_attribute("scale_o", scale)
-    del node.proto.attribute[:]
-    node.proto.attribute.extend([*others, attribute])
-
-
-def _become_dequant(
-    node: NodeView, domain: str, scale: float, readers: Sequence[tuple[NodeView, int]], source: str
-) -> None:
-    """Make a Dequant of an Identity; its readers read `source`."""
-    for reader, index in readers:
-        reader.proto.input[index] = source
-    node.proto.op_type, node.proto.domain = DEQUANT.name, domain
-    del node.proto.attribute[:]
-    node.proto.attribute.append(helper.make_attribute("scale_o", scale))
-
-
-def _become_identity(node: NodeView, source: str) -> None:
-    """Keep a Dequant's output where no other node can write it."""
-    node.proto.op_type, node.proto.domain = "Identity", ""
-    del node.proto.attribute[:]
-    node.proto.input[0] = source
-
-
-def _domain(view: GraphView) -> str:
-    """Return the domain for new Dequants: that of the others, else that of the integer operators, else thinker."""
-    domains = [n.proto.domain for n in view.order if is_dequant(n)]
-    domains += [n.proto.domain for n in view.order if is_quantized(n)]
-    return domains[0] if domains else "thinker"
-
-
-DEQUANTS = Repair(_NAME, _find)
+DEQUANTS = Repair(NAME, _find)

@@ -3,7 +3,8 @@
 Three walks over the nodes, none of which changes anything:
 
     roots   what a tensor is where every Dequant is looked through: the scale that its integers have
-    wants   who needs it, against the direction of the edges: integers at which scale, real numbers, a Dequant
+    wants   who needs it, against the direction of the edges: integers at which scale, real numbers, a Dequant;
+            `demands` has this walk
     kinds   what it is with the Dequants that may stay, from which follows where one is missing (`Kinds.reals`)
 
 A Dequant may stay where its scale is that of the integers it reads and nobody behind it needs integers.
@@ -22,6 +23,7 @@ from ..errors import LingerOnnxError
 from ..formats import SHUFFLE_CHANNEL, Bound, Format
 from ..plan import Affine
 from ..targets import GENERIC, Target, by_name
+from .demands import Demands
 from .nodes import (
     FLOAT,
     INTEGERS,
@@ -31,7 +33,6 @@ from .nodes import (
     REALS,
     RECURRENT,
     Kind,
-    Wants,
     current,
     data,
     is_dequant,
@@ -46,13 +47,12 @@ from .nodes import (
     positions,
     reals_read,
     rescales,
-    scales_read,
     standard_kind,
     takes_reals,
 )
 from .view import GraphView, NodeView, TensorUse, TensorView, is_scale, same_scale
 
-__all__ = ["Kinds", "Kinship"]
+__all__ = ["Kinds", "Kinship", "dequant_input", "known_scale"]
 
 
 def _chosen_platform(model: ModelProto, view: GraphView) -> Target | None:
@@ -99,79 +99,10 @@ class Kinship:
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.target = _chosen_platform(view.model, view)
-        self.wants: dict[TensorView, Wants] = {}
-        self._walk_back()
+        self.wanted = Demands(view).wanted
         self.retyped: dict[TensorView, Kind] = {}
         self.roots: dict[TensorView, Kind] = {}
         self._walk_roots()
-
-    def wanted(self, tensor: TensorView) -> Wants:
-        """Return who needs `tensor`."""
-        return self.wants.setdefault(tensor, Wants())
-
-    # ---- against the edges ----
-
-    def _walk_back(self) -> None:
-        for scope in self.view.scopes:
-            for value in scope.graph.output:
-                tensor = scope.find(value.name)
-                owner = scope.owner
-                if tensor is None or owner is None:
-                    continue
-                # A branch that declares integers hands them on: a Dequant in front of it contradicts the file itself.
-                if owner.proto.op_type == "If" and value.type.tensor_type.elem_type in INTEGERS:
-                    self.wanted(tensor).integers.append((None, None, owner))
-        for node in reversed(self.view.order):
-            self._want(node)
-
-    def _want(self, node: NodeView) -> None:
-        if is_dequant(node):
-            self._through(node, [0], real=False)
-            tensor = node.inputs[0] if node.inputs else None
-            if tensor is not None:
-                self.wanted(tensor).dequants.append(node.attributes.get("scale_o"))
-        elif is_quantized(node):
-            self._real(node, reals_read(node))
-            self._integer(node)
-        elif is_eager(node) or is_lazy(node):
-            self._through(node, data(node), real=is_eager(node))
-        elif node.proto.op_type == "If" and node.standard:
-            for below in node.scopes:
-                for value, result in zip(below.graph.output, node.outputs, strict=False):
-                    self._merge(below.find(value.name), result, real=True)
-        elif not looks(node):
-            self._real(node, range(len(node.inputs)))
-
-    def _integer(self, node: NodeView) -> None:
-        if is_quant(node):
-            return
-        scales, attrs = scales_read(node), current(node)
-        bits = attrs.get("data_bits")
-        for index in positions(node):
-            tensor = node.inputs[index]
-            assert tensor is not None
-            width = bits if isinstance(bits, int) and index == 0 else None
-            self.wanted(tensor).integers.append((scales.get(index), width, node))
-
-    def _real(self, node: NodeView, indices: Sequence[int]) -> None:
-        for index in indices:
-            tensor = node.inputs[index] if index < len(node.inputs) else None
-            if tensor is not None:
-                self.wanted(tensor).real = True
-
-    def _through(self, node: NodeView, indices: Sequence[int], real: bool) -> None:
-        for index in indices:
-            tensor = node.inputs[index] if index < len(node.inputs) else None
-            for result in node.outputs[:1] if node.proto.op_type != "Split" else node.outputs:
-                self._merge(tensor, result, real)
-
-    def _merge(self, tensor: TensorView | None, result: TensorView | None, real: bool) -> None:
-        if tensor is None or result is None or result not in self.wants:
-            return
-        mine, theirs = self.wanted(tensor), self.wants[result]
-        mine.integers += theirs.integers
-        mine.dequants += theirs.dequants
-        mine.real = mine.real or (real and theirs.real)
 
     # ---- along the edges, Dequants looked through ----
 
@@ -411,3 +342,19 @@ def _declared(tensor: TensorView) -> int:
         if value.name == tensor.name:
             return int(value.type.tensor_type.elem_type)
     return 0
+
+
+def dequant_input(node: NodeView) -> TensorView:
+    """Return what a Dequant reads."""
+    tensor = node.inputs[0]
+    assert tensor is not None
+    return tensor
+
+
+def known_scale(tensor: TensorView, kinds: Kinds) -> float | None:
+    """Return the scale of an integer tensor: its own, or where nothing says it, that of a Dequant which reads it."""
+    own = kinds.of[tensor].scale
+    if own is not None:
+        return own
+    stays = (n for n in kinds.kept if kinds.origin(dequant_input(n)) is tensor)
+    return next((float(n.attributes["scale_o"]) for n in stays), None)

@@ -33,7 +33,7 @@ class RepairFinding:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values, without its edits."""
-        return _plain(self, "repair", "text", "node", "tensor", "before", "after", "level")
+        return _plain(self, ("repair", "text", "node", "tensor", "before", "after", "level"))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Edit:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
-        return _plain(self, "repair", "action", "text", "node", "tensor", "before", "after")
+        return _plain(self, ("repair", "action", "text", "node", "tensor", "before", "after"))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _scale(edit: Edit) -> str:
     return f", scale_o {number(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
 
 
-def _plain(value: object, *names: str) -> dict[str, object]:
+def _plain(value: object, names: Sequence[str]) -> dict[str, object]:
     """Return some fields by name; JSON knows no infinities."""
     held = {name: getattr(value, name) for name in names}
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in held.items()}

@@ -1,10 +1,11 @@
 """The operators: frozen values with their constants inside, all `simulator.kernel.Kernel`."""
 
+from simulator.kernels.borders import Dequant, Quant
 from simulator.kernels.centered import Centered, centered
 from simulator.kernels.conv import Conv, Linear
 from simulator.kernels.deconv import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
-from simulator.kernels.elementwise import AddScaled, AddShift, ChannelAffine, Clip, Dequant, Mul, Quant, Relu, Requant
+from simulator.kernels.elementwise import AddScaled, AddShift, ChannelAffine, Clip, Mul, Relu, Requant
 from simulator.kernels.glu import Glu
 from simulator.kernels.gru import ExecutorGru, Gru
 from simulator.kernels.layer_norm import LayerNorm

@@ -1,0 +1,99 @@
+"""Who needs a tensor: integers at which scale, real numbers, a Dequant; found by a walk against the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .nodes import (
+    INTEGERS,
+    Wants,
+    current,
+    data,
+    is_dequant,
+    is_eager,
+    is_lazy,
+    is_quant,
+    is_quantized,
+    looks,
+    positions,
+    reals_read,
+    scales_read,
+)  # fmt: skip
+from .view import GraphView, NodeView, TensorView
+
+__all__ = ["Demands"]
+
+
+class Demands:
+    """What the readers of every tensor of a view need, Dequants looked through."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view = view
+        self.wants: dict[TensorView, Wants] = {}
+        self._walk_back()
+
+    def wanted(self, tensor: TensorView) -> Wants:
+        """Return who needs `tensor`."""
+        return self.wants.setdefault(tensor, Wants())
+
+    def _walk_back(self) -> None:
+        for scope in self.view.scopes:
+            for value in scope.graph.output:
+                tensor = scope.find(value.name)
+                owner = scope.owner
+                if tensor is None or owner is None:
+                    continue
+                # A branch that declares integers hands them on: a Dequant in front of it contradicts the file itself.
+                if owner.proto.op_type == "If" and value.type.tensor_type.elem_type in INTEGERS:
+                    self.wanted(tensor).integers.append((None, None, owner))
+        for node in reversed(self.view.order):
+            self._want(node)
+
+    def _want(self, node: NodeView) -> None:
+        if is_dequant(node):
+            self._through(node, [0], real=False)
+            tensor = node.inputs[0] if node.inputs else None
+            if tensor is not None:
+                self.wanted(tensor).dequants.append(node.attributes.get("scale_o"))
+        elif is_quantized(node):
+            self._real(node, reals_read(node))
+            self._integer(node)
+        elif is_eager(node) or is_lazy(node):
+            self._through(node, data(node), real=is_eager(node))
+        elif node.proto.op_type == "If" and node.standard:
+            for below in node.scopes:
+                for value, result in zip(below.graph.output, node.outputs, strict=False):
+                    self._merge(below.find(value.name), result, real=True)
+        elif not looks(node):
+            self._real(node, range(len(node.inputs)))
+
+    def _integer(self, node: NodeView) -> None:
+        if is_quant(node):
+            return
+        scales, attrs = scales_read(node), current(node)
+        bits = attrs.get("data_bits")
+        for index in positions(node):
+            tensor = node.inputs[index]
+            assert tensor is not None
+            width = bits if isinstance(bits, int) and index == 0 else None
+            self.wanted(tensor).integers.append((scales.get(index), width, node))
+
+    def _real(self, node: NodeView, indices: Sequence[int]) -> None:
+        for index in indices:
+            tensor = node.inputs[index] if index < len(node.inputs) else None
+            if tensor is not None:
+                self.wanted(tensor).real = True
+
+    def _through(self, node: NodeView, indices: Sequence[int], real: bool) -> None:
+        for index in indices:
+            tensor = node.inputs[index] if index < len(node.inputs) else None
+            for result in node.outputs[:1] if node.proto.op_type != "Split" else node.outputs:
+                self._merge(tensor, result, real)
+
+    def _merge(self, tensor: TensorView | None, result: TensorView | None, real: bool) -> None:
+        if tensor is None or result is None or result not in self.wants:
+            return
+        mine, theirs = self.wanted(tensor), self.wants[result]
+        mine.integers += theirs.integers
+        mine.dequants += theirs.dequants
+        mine.real = mine.real or (real and theirs.real)
