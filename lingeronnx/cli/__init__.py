@@ -48,7 +48,7 @@ _CTRL_C = 130
 _LESS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
 
 
-class _Group(click.Group):
+class CommandGroup(click.Group):
     """Turns what a command raises into exit codes."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -76,7 +76,7 @@ class _Group(click.Group):
 
 
 @click.group(
-    cls=_Group,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "lingeronnx demo",

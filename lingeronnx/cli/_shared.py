@@ -22,7 +22,7 @@ __all__ = [
     "DATA",
     "METRICS",
     "PATH",
-    "Given",
+    "RecordedCommand",
     "amounts",
     "axes",
     "check_target",
@@ -50,7 +50,7 @@ DATA = "an .npz or .npy file, a folder of them or of pictures, or file.py:functi
 METRICS = "top1 | top5 | mse | cosine | sqnr | module:function"
 
 
-class Given(click.Command):
+class RecordedCommand(click.Command):
     """A command that remembers how it was called, so that it can say what to call next; see `given`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -63,7 +63,7 @@ _GIVEN = f"{__name__}.given"
 
 
 def given() -> str:
-    """Return the command line of a `Given` command, ready to paste; empty for another."""
+    """Return the command line of a `RecordedCommand` command, ready to paste; empty for another."""
     ctx = click.get_current_context()
     args = ctx.meta.get(_GIVEN)
     return "" if args is None else shlex.join(["lingeronnx", *args])

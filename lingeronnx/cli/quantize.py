@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ._shared import (
     DATA,
     METRICS,
     PATH,
-    Given,
+    RecordedCommand,
     amounts,
     axes,
     check_target,
@@ -30,6 +30,7 @@ from ._shared import (
 )
 
 if TYPE_CHECKING:
+    from ..flow import QuantizedModel
     from ..plan import Plan
     from ..qdq.encodings import Encodings
 
@@ -39,7 +40,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 
 
 @click.command(
-    cls=Given,
+    cls=RecordedCommand,
     epilog=examples(
         "lingeronnx quantize model.onnx --calib calib.npz",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
@@ -128,11 +129,6 @@ def quantize(
     plan_in: Path | None,
     save_plan: Path | None,
     eval_data: str | None,
-    metric: str | None,
-    max_drop: float | None,
-    min_sqnr: float | None,
-    budget: float | None,
-    resume: bool,
     overrides: Sequence[str],
     state: Sequence[str],
     fix: Sequence[str],
@@ -150,37 +146,24 @@ def quantize(
     for nothing else, as the report and the file say. Where float operators before or after the integers stay with the
     host, the part for the packer is written as well.
     """
-    if metric is not None and eval_data is None:
-        raise click.UsageError("--metric needs --eval DATA")
-    wishes = max_drop is not None or min_sqnr is not None
-    if not wishes and (budget is not None or resume):
-        raise click.UsageError(f"--{'resume' if resume else 'budget'} needs --max-drop POINTS or --min-sqnr DB")
-    source = folders_of_pictures(options)
+    wishes, source = _wishes(options, eval_data), folders_of_pictures(options)
     output = output or model.with_name(f"{model.stem}_quant.onnx")
+    attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
     read = [model, options["calib"], options["config"], plan_in, eval_data]
-    check_target(output, read)
-    chip_output = chip_file(output)
-    check_target(chip_output, read)
-    if save_plan is not None:
-        check_target(save_plan, [*read, output, chip_output])
+    _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
     if deploy_to is not None and written != "thinker":
         raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
-    search = {kind: output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg")}
-    for path in search.values() if wishes else ():
-        check_target(path, [*read, output, chip_output])
     plan = None if plan_in is None else _read_plan(plan_in, options)
+    calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from .. import api
-        from ..deployment import check_folder
-        from ..flow import need_data, need_scales
+        from ..flow import need_scales
         from ..graph import ir
         from ..plan.config import merge_overrides
 
         if deploy_to is not None:
-            check_folder(deploy_to)
-            need_data(_SHIPPED, ir.load(model), options["calib"], plan)
-
-        calib, fed_back = source(options.pop("calib")), pairs("--state", state, "OUT=IN") or None
+            _check_deploy(deploy_to, model, calib, plan)
+        calib = source(calib)
         result = api.quantize(
             model,
             calib,
@@ -190,29 +173,67 @@ def quantize(
             fix=pairs("--fix", fix, "INPUT=VALUE") or None,
             batch_axis=axes(batch_axis) or None,
             eval_data=source(eval_data),
-            metric=metric,
-            max_drop=max_drop,
-            min_sqnr=min_sqnr,
-            budget=budget,
-            log=search["jsonl"] if wishes else None,
-            resume=resume,
+            log=attempts if wishes else None,
             progress=progress,
             **options,
         )
-        if deploy_to is not None:
-            need_scales(_SHIPPED, ir.load(model), result.plan)
-        if verbose:
-            doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
-            result = replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))
+        result = _with_doubts(result) if verbose else result
         deployed = None
         if deploy_to is not None:
+            need_scales(_SHIPPED, ir.load(model), result.plan)
             deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
         done = result.write(output, written, plan=save_plan)
-        if result.report.search is not None:
-            from ..search.page import write_page
-
-            write_page(result.report.search, f"{model.name}, {result.report.platform}", search["html"], search["svg"])
+        _write_search(result, model, pages)
     show_result(model, done, as_json, deployed)
+
+
+def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
+    """Whether the cheapest quantization is asked for; UsageError for options that belong to others not given."""
+    if options["metric"] is not None and eval_data is None:
+        raise click.UsageError("--metric needs --eval DATA")
+    wishes = options["max_drop"] is not None or options["min_sqnr"] is not None
+    if not wishes and (options["budget"] is not None or options["resume"]):
+        option = "resume" if options["resume"] else "budget"
+        raise click.UsageError(f"--{option} needs --max-drop POINTS or --min-sqnr DB")
+    return wishes
+
+
+def _check_targets(
+    read: Sequence[str | Path | None], output: Path, save_plan: Path | None, search: Iterable[Path]
+) -> None:
+    """Raise ConfigError where a file that is written would replace one that is read, or another."""
+    chip_output = chip_file(output)
+    for path in (output, chip_output):
+        check_target(path, read)
+    for path in (*([] if save_plan is None else [save_plan]), *search):
+        check_target(path, [*read, output, chip_output])
+
+
+def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
+    """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
+    from ..deployment import check_folder
+    from ..flow import need_data
+    from ..graph import ir
+
+    check_folder(folder)
+    need_data(_SHIPPED, ir.load(model), calib, plan)
+
+
+def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
+    """Write the attempts of a search, if there was one, as a page and as a picture."""
+    if result.report.search is not None:
+        from ..search.page import write_page
+
+        page, picture = pages
+        write_page(result.report.search, f"{model.name}, {result.report.platform}", page, picture)
+
+
+def _with_doubts(result: QuantizedModel) -> QuantizedModel:
+    """Return the result, its notes with what looks wrong with the model as it is held."""
+    from .. import api
+
+    doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
+    return replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
