@@ -129,12 +129,7 @@ def test_external_data(here: Here, case: str) -> None:
 
 def packed(path: str, rows: int, name: str = "x") -> None:
     """Write an archive of zeros, packed a thousand times smaller."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, 4)}
-            np.lib.format.write_array_header_1_0(entry, header)
-            for start in range(0, rows, 1 << 20):
-                entry.write(bytes(16 * min(1 << 20, rows - start)))
+    np.savez_compressed(path, **{name: np.zeros((rows, 4), np.float32)})
 
 
 def test_a_large_archive_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +214,8 @@ def test_large_pictures(here: Here) -> None:
 
 def test_one_line_of_a_log(quant: Here) -> None:
     """Spaces and digits without end cost no more than their reading."""
-    line = (
-        "crc32_calc = 0x1, data = [0x1-0x1-0x1], name = " + " " * 200_000 + "y##_" + "1" * 5000 + " " * 200_000 + "z\n"
-    )
-    Path("log.txt").write_text(line + "crc32_calc" + " " * 200_000 + "\n")
+    gap, line = " " * 200_000, "crc32_calc = 0x1, data = [0x1-0x1-0x1], name = "
+    Path("log.txt").write_text(f"{line}{gap}y##_{'1' * 5000}{gap}z\ncrc32_calc{gap}\n")
     np.savez("one.npz", x=samples(1))
     result = quant("verify", "tiny_quant.onnx", "--input", "one.npz", "--device-log", "log.txt")
     assert result.exit_code == 1
