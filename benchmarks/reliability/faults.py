@@ -39,6 +39,7 @@ KINDS = ("kill", "full", "streams", "forbidden", "clock", "twice")
 EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
 LIMIT = 300  # seconds of one run
 NOBODY = 65534
+ONNXRUNTIME = ".ses"  # its number of the session, which it keeps where temporary files lie
 
 TINY = """
 <ir_version: 8, opset_import: ["": 13]>
@@ -205,7 +206,7 @@ def content(path: Path) -> object:
 def extra(folder: Path, command: Command) -> list[str]:
     """Return what lies in the folders that are written into, beside what the command writes."""
     known = [folder / name for name in (*command.units, *command.journals)]
-    found = [*(folder / "o").rglob("*"), *(folder / "tmp").rglob("*")]
+    found = [p for name in ("o", "tmp") for p in (folder / name).rglob("*") if p.name != ONNXRUNTIME]
     return sorted(
         str(p.relative_to(folder))
         for p in found

@@ -5,6 +5,7 @@ A line is one `write`; what a killed process left of its last line is cut off wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,8 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of a line that could not be written, which was told
+                self._file.close()
 
     def _keep_whole_lines(self, path: Path) -> bool:
         """Cut off what is no whole line, check the first; False where there is none."""
@@ -98,9 +100,15 @@ class Journal:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Append one result; its `part` says what it is one of."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {self._path}: {error.strerror}; make room and go on with --resume"
+            ) from error
 
 
 def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON

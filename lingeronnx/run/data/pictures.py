@@ -139,8 +139,7 @@ class Pictures:
         if (odd := no_regular_file(path)) is not None:
             raise DataError(f"pictures: {path} is {odd}, no regular file; remove it from the folder")
         try:
-            with warnings.catch_warnings(), image.open(path) as opened:
-                warnings.simplefilter("ignore")  # of large ones, which have a limit here
+            with warnings.catch_warnings(action="ignore"), image.open(path) as opened:  # large ones have a limit here
                 if opened.width * opened.height > _FILE_PIXELS:
                     raise DataError(
                         f"pictures: {path} has {opened.width} x {opened.height} pixels; {_FILE_PIXELS} are the limit, "
