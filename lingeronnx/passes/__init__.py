@@ -14,12 +14,14 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._pass import (
     INLINED,
     PLAIN,
     SHAPED,
     STRAIGHT,
+    TYPED,
+    USED,
     Answer,
     Pass,
     PassError,
@@ -27,6 +29,7 @@ from ._pass import (
     Step,
     Watch,
     left_out,
+    of,
     run_passes,
     strict,
 )
@@ -44,11 +47,11 @@ from .curves.curves import curves, hard_swish
 from .curves.mask import mask
 from .curves.min_max import min_max
 from .curves.softmax import softmax
-from .entry.float32 import float32
+from .entry.float32 import FLOAT32, float32
 from .entry.free_batch import free_batch
 from .entry.functions import inline_functions
 from .entry.prepare import clean, prepare
-from .entry.raise_opset import raise_opset
+from .entry.raise_opset import READABLE_OPSET, raise_opset
 from .entry.refuse import refuse
 from .entry.sequences import sequences
 from .entry.sound import sound
@@ -57,9 +60,9 @@ from .folding.constants import fold_constants
 from .folding.control import check_control, inline_control
 from .folding.identity import drop_identity
 from .folding.known_shapes import known_shapes
-from .folding.reshape import constant_reshape
+from .folding.reshape import constant_reshape, is_computed
 from .folding.shapes import trace_shapes
-from .folding.zero_states import zero_states
+from .folding.zero_states import begins_with_a_state, zero_states
 from .layers.affine import fold_affine
 from .layers.average_pool import average_pool
 from .layers.backward import backward
@@ -68,7 +71,7 @@ from .layers.explicit_pads import explicit_pads
 from .layers.layer_behind import batch_norm_behind, layer_behind
 from .layers.layer_norm import layer_norm
 from .layers.linear import linear
-from .layers.recurrent import recurrent, time_first
+from .layers.recurrent import is_batch_first, recurrent, time_first
 from .layers.scaled_product import scaled_product
 from .layers.sequence_pool import sequence_pool
 
@@ -100,66 +103,67 @@ _ALL = (*_TRACED, STRAIGHT)
 
 #: On the user's own graph, before its first run.
 ENTRY = (
-    Pass("sound", sound),
-    Pass("inline-functions", inline_functions),
-    Pass("prepare", prepare),
-    Pass("sequences", sequences, _PLAIN),
-    Pass("refuse", refuse, _PLAIN),
+    Pass("sound", sound, ensures=[TYPED], complete=True),
+    Pass("inline-functions", inline_functions, ensures=[INLINED], complete=True),
+    Pass("prepare", prepare, ensures=_PLAIN, complete=True),
+    Pass("sequences", sequences, _PLAIN, ensures=_PLAIN, left=of(*operators.SEQUENCES)),
+    Pass("refuse", refuse, _PLAIN, ensures=_PLAIN, left=of(*operators.SEQUENCES), complete=True),
     Pass("float32", float32, _PLAIN,
-         "float16, bfloat16 and double are computed in float32, inputs and outputs included"),
-    Pass("raise-opset", raise_opset, _PLAIN),
-    Pass("time-first", time_first, _PLAIN),
-    Pass("free-batch", free_batch, _PLAIN, "the batch size that the file fixes is made dynamic"),
+         "float16, bfloat16 and double are computed in float32, inputs and outputs included",
+         ensures=[FLOAT32], complete=True),
+    Pass("raise-opset", raise_opset, _PLAIN, ensures=[*_PLAIN, READABLE_OPSET]),
+    Pass("time-first", time_first, _PLAIN, ensures=_PLAIN, left=is_batch_first, complete=True),
+    Pass("free-batch", free_batch, _PLAIN, "the batch size that the file fixes is made dynamic", ensures=_PLAIN),
 )  # fmt: skip
 
 #: Until nothing changes, each round on freshly traced shapes: what is inlined has none yet.
 STRAIGHTEN = (
-    Pass("prepare", prepare),
-    Pass("cast-like", cast_like, _PLAIN),
-    Pass("fold-constants", fold_constants, _PLAIN),
-    Pass("known-shapes", known_shapes, _TRACED),
-    Pass("fold-constants", fold_constants, _PLAIN),
-    Pass("inline-control", inline_control, _PLAIN),
+    Pass("prepare", prepare, ensures=_PLAIN, complete=True),
+    Pass("cast-like", cast_like, _PLAIN, ensures=_PLAIN, left=of("CastLike")),
+    Pass("fold-constants", fold_constants, _PLAIN, ensures=_PLAIN),
+    Pass("known-shapes", known_shapes, _TRACED, ensures=_PLAIN, left=of("Shape", "Size")),
+    Pass("fold-constants", fold_constants, _PLAIN, ensures=_PLAIN),
+    Pass("inline-control", inline_control, _PLAIN, ensures=[INLINED], left=ir.holds_graphs),
 )
 
 PASSES = (
-    Pass("check-control", check_control),
-    Pass("prepare", prepare),
-    Pass("cast-like", cast_like, _LINE),
-    Pass("fold-constants", fold_constants, _LINE),
-    Pass("known-shapes", known_shapes, _ALL),
-    Pass("fold-constants", fold_constants, _LINE),
-    Pass("zero-states", zero_states, _LINE),
-    Pass("drop-identity", drop_identity, _ALL),
-    Pass("constant-reshape", constant_reshape, _ALL),
-    Pass("batch-first", batch_first, _ALL),
-    Pass("fold-constants", fold_constants, _LINE),
-    Pass("recurrent", recurrent, _ALL),
-    Pass("unbind", unbind, _ALL),
-    Pass("channels", channels, _ALL),
-    Pass("layout", layout, _ALL),
-    Pass("backward", backward, _ALL),
-    Pass("explicit-pads", explicit_pads, _ALL),
-    Pass("hard-swish", hard_swish, _ALL),
-    Pass("layer-norm", layer_norm, _ALL),
-    Pass("linear", linear, _ALL),
-    Pass("rows", rows, _ALL),
-    Pass("dense-order", dense_order, _ALL),
-    Pass("fold-batch-norm", fold_batch_norm, _LINE),
-    Pass("scaled-product", scaled_product, _ALL),
-    Pass("fold-affine", fold_affine, _ALL),
-    Pass("min-max", min_max, _ALL),
-    Pass("clip", clip, _LINE),
-    Pass("sequence-pool", sequence_pool, _ALL),
-    Pass("average-pool", average_pool, _ALL),
-    Pass("split", split, _ALL),
-    Pass("merge-axes", merge_axes, _ALL),
-    Pass("softmax", softmax, _ALL),
-    Pass("mask", mask, _ALL),
-    Pass("curves", curves, _ALL),
-    Pass("layer-behind", layer_behind, _ALL),
-    Pass("batch-norm-behind", batch_norm_behind, _ALL),
-    Pass("clean", clean, _LINE),
+    Pass("check-control", check_control, ensures=[STRAIGHT], complete=True),
+    Pass("prepare", prepare, ensures=_LINE, complete=True),
+    Pass("cast-like", cast_like, _LINE, ensures=_LINE, left=of("CastLike")),
+    Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
+    Pass("known-shapes", known_shapes, _ALL, ensures=_LINE, left=of("Shape", "Size")),
+    Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
+    Pass("zero-states", zero_states, _LINE, ensures=_LINE, left=begins_with_a_state),
+    Pass("drop-identity", drop_identity, _ALL, ensures=_ALL, left=of("Identity")),
+    Pass("constant-reshape", constant_reshape, _ALL, ensures=_ALL, left=is_computed),
+    Pass("batch-first", batch_first, _ALL, ensures=_ALL),
+    Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
+    Pass("recurrent", recurrent, _ALL, ensures=_ALL, left=of("LSTM", "GRU")),
+    Pass("unbind", unbind, _ALL, ensures=_ALL),
+    Pass("channels", channels, _ALL, ensures=_ALL),
+    Pass("layout", layout, _ALL, ensures=_ALL),
+    Pass("backward", backward, _ALL, ensures=_ALL),
+    Pass("explicit-pads", explicit_pads, _ALL, ensures=_ALL),
+    Pass("hard-swish", hard_swish, _ALL, ensures=_ALL),
+    Pass("layer-norm", layer_norm, _ALL, ensures=_ALL),
+    Pass("linear", linear, _ALL, ensures=_ALL, left=of("Gemm", "MatMul")),
+    Pass("rows", rows, _ALL, ensures=_ALL),
+    Pass("dense-order", dense_order, _ALL, ensures=_ALL),
+    Pass("fold-batch-norm", fold_batch_norm, _LINE, ensures=_LINE, left=of("BatchNormalization")),
+    Pass("scaled-product", scaled_product, _ALL, ensures=_ALL),
+    Pass("fold-affine", fold_affine, _ALL, ensures=_ALL),
+    Pass("min-max", min_max, _ALL, ensures=_ALL, left=of("Min", "Max")),
+    Pass("clip", clip, _LINE, ensures=_LINE),
+    Pass("sequence-pool", sequence_pool, _ALL, ensures=_ALL),
+    Pass("average-pool", average_pool, _ALL, ensures=_ALL, left=of("GlobalAveragePool", "GlobalMaxPool")),
+    Pass("split", split, _ALL, ensures=_ALL, left=of("Split")),
+    Pass("merge-axes", merge_axes, _ALL, ensures=_ALL),
+    Pass("softmax", softmax, _ALL, ensures=_ALL),
+    Pass("mask", mask, _ALL, ensures=_ALL),
+    Pass("curves", curves, _ALL, ensures=_ALL),
+    Pass("layer-behind", layer_behind, _ALL, ensures=_ALL),
+    Pass("batch-norm-behind", batch_norm_behind, _ALL, ensures=_ALL, left=of("BatchNormalization")),
+    Pass("clean", clean, _LINE, ensures=[*_LINE, USED], complete=True),
 )
 
 #: What the others cannot do without. Any other pass may be left out: the graph is right then too, and more stays float.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import InternalError, LingerOnnxError
@@ -15,15 +15,17 @@ __all__ = [
     "PLAIN",
     "SHAPED",
     "STRAIGHT",
+    "TYPED",
+    "USED",
     "Answer",
+    "Condition",
     "Pass",
     "PassError",
     "Reason",
-    "Requirement",
     "Step",
     "Watch",
     "left_out",
-    "refused",
+    "of",
     "run_passes",
     "strict",
 ]
@@ -37,11 +39,28 @@ class PassError(InternalError):
         self.step = step
 
 
-class Reason(NamedTuple):
-    """Why a pass left a node as it is that it was made for."""
+@dataclass(frozen=True, eq=False)
+class Reason:
+    """Why a pass left a node as it is that it was made for.
 
-    node: str
+    node : the node; a graph input, or None for the whole model, where no node is to be named. kind, name : what users
+    read of it, as it was then: a later pass may change both.
+    """
+
+    node: ir.Node | ir.Value | None
     why: str
+    kind: str = field(init=False)
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        node = self.node
+        kind, name = (node.op_type, node.name) if isinstance(node, ir.Node) else ("input", node.name) if node else (
+            "the", "model")  # fmt: skip
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "name", str(name))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} stays: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -50,11 +69,6 @@ class Answer:
 
     changes: int
     reasons: Sequence[Reason] = ()
-
-
-def refused(node: ir.Node, why: str) -> Reason:
-    """Return the reason for which `node` stays."""
-    return Reason(f"{node.op_type} {node.name}", why)
 
 
 def strict() -> bool:
@@ -70,8 +84,8 @@ def left_out(step: str, why: str) -> str:
     )
 
 
-class Requirement(NamedTuple):
-    """What must hold of a graph before a pass may see it; `broken` returns where it does not, or None."""
+class Condition(NamedTuple):
+    """What must hold of a graph before a pass sees it, or behind it; `broken` returns where it does not, or None."""
 
     name: str
     broken: Callable[[ir.Graph], str | None]
@@ -81,13 +95,31 @@ class Pass(NamedTuple):
     """A named step of the normalisation.
 
     run : changes the graph in place and returns how many changes it made, or an `Answer`. requires : what must hold
-    before. note : what the report says when it changed something.
+    before. note : what the report says when it changed something. ensures : what holds behind it. left : whether a
+    node, as it is then, is one that the pass was made for: each such node has a reason. complete : no node is ever
+    left: what it cannot change is an error of the user's, or means that there is nothing to do; so it has no reasons.
     """
 
     name: str
     run: Callable[[ir.Graph], int | Answer]
-    requires: Sequence[Requirement] = ()
+    requires: Sequence[Condition] = ()
     note: str = ""
+    ensures: Sequence[Condition] = ()
+    left: Callable[[ir.Node], bool] | None = None
+    complete: bool = False
+
+    def broken(self, model: ir.Graph, answer: Answer) -> str | None:
+        """Return what does not hold of `model` behind the pass, which gave `answer`; None where all does."""
+        for condition in self.ensures:
+            if (where := condition.broken(model)) is not None:
+                return f"{condition.name}: {where}"
+        if self.complete and answer.reasons:
+            return f"no node to be left: {answer.reasons[0]}"
+        if self.left is not None:
+            explained = {id(reason.node) for reason in answer.reasons}
+            node = next((n for n in model.graph if id(n) not in explained and self.left(n)), None)
+            return None if node is None else f"a reason for each node it leaves: {node.op_type} {node.name} has none"
+        return None
 
 
 @dataclass(frozen=True)
@@ -102,7 +134,7 @@ class Step:
         """Yield what it did as text, and one line per reason."""
         yield f"{self.name}: {self.changes} change{'' if self.changes == 1 else 's'}"
         for reason in self.reasons:
-            yield f"  {reason.node} stays: {reason.why}"
+            yield f"  {reason}"
 
 
 #: Called after every pass with what it did and the graph as it is then.
@@ -115,7 +147,7 @@ def run_passes(
     """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
 
     without : names of passes to leave out. Raises PassError, which names the pass and those before it, where a
-    requirement does not hold or a pass fails; errors that are the user's go through.
+    requirement does not hold, a pass fails or does not ensure what it says; errors that are the user's go through.
     """
     changes: dict[str, int] = {}
     for step in steps:
@@ -133,6 +165,8 @@ def run_passes(
             raise PassError(step.name, f"pass {step.name} failed after passes {done}: {error}") from error
         if isinstance(answer, int):
             answer = Answer(answer)
+        if (where := step.broken(model, answer)) is not None:
+            raise PassError(step.name, f"pass {step.name} does not ensure {where}; after passes {done}")
         changes[step.name] = changes.get(step.name, 0) + answer.changes
         if watch is not None:
             watch(Step(step.name, answer.changes, answer.reasons), model)
@@ -140,7 +174,7 @@ def run_passes(
     return changes
 
 
-# ---- requirements --------------------------------------------------------------------------------------------------
+# ---- conditions ----------------------------------------------------------------------------------------------------
 
 
 def _function(model: ir.Graph) -> str | None:
@@ -173,7 +207,26 @@ def _shapeless(model: ir.Graph) -> str | None:
     return next((f"'{v.name}' has none" for v in ir.values(model) if v.shape is None), None)
 
 
-INLINED = Requirement("no functions of others", _function)
-PLAIN = Requirement("constants as initializers", _constant)
-STRAIGHT = Requirement("no subgraphs", _subgraph)
-SHAPED = Requirement("a shape for every tensor", _shapeless)
+INLINED = Condition("no functions of others", _function)
+PLAIN = Condition("constants as initializers", _constant)
+STRAIGHT = Condition("no subgraphs", _subgraph)
+SHAPED = Condition("a shape for every tensor", _shapeless)
+
+
+def _untyped(model: ir.Graph) -> str | None:
+    return next((f"input '{v.name}' has none" for v in model.graph.inputs if v.dtype is None), None)
+
+
+def _unused(model: ir.Graph) -> str | None:
+    left = (n for n in model.graph if not any(v.uses() or v.is_graph_output() for v in n.outputs))
+    node = next(left, None)
+    return None if node is None else f"nobody reads {node.op_type} {node.name}"
+
+
+TYPED = Condition("an element type for every input", _untyped)
+USED = Condition("no node that nobody reads", _unused)
+
+
+def of(*kinds: str) -> Callable[[ir.Node], bool]:
+    """Return whether a node is of one of these standard operators: what a pass leaves none of without a reason."""
+    return lambda node: node.op_type in kinds and not node.domain

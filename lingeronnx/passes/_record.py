@@ -46,7 +46,7 @@ class Record:
 
     def reasons(self) -> list[str]:
         """Return, for every pass, why it finally did not act where it might have: "pass: node stays: why"."""
-        return [f"{step.name}: {reason.node} stays: {reason.why}" for step in self._last() for reason in step.reasons]
+        return [f"{step.name}: {reason}" for step in self._last() for reason in step.reasons]
 
     def last_reasons(self) -> list[Reason]:
         """Return the same as values."""

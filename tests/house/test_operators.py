@@ -121,7 +121,7 @@ def test_the_steps_of_a_recurrent_layer(kind):
     """What works step by step is done behind the Transpose, which stands at the input then."""
     model = time_first(kind)
     trace_shapes(model, {"x": np.abs(rand(5, 1, 4))})
-    assert recurrent(model) == 1
+    assert recurrent(model).changes == 1
     assert ops(model)[:2] == ["Transpose", kind]
 
 

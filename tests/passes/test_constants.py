@@ -57,7 +57,7 @@ def test_refuses_what_depends_on_the_input():
 def test_refuses_random_numbers(kind):
     """Another run gives other numbers."""
     model = graph(f"{TEXT} {{ r = {kind}(w) y = MatMul(x, r) }}", opset=15, w=np.full((4, 3), 0.5, np.float32))
-    assert fold_constants(model) == 0
+    assert fold_constants(model).changes == 0
     assert [node.op_type for node in model.graph] == [kind, "MatMul"]
 
 
@@ -73,4 +73,4 @@ def test_refuses_a_large_result(monkeypatch):
 def test_refuses_an_initializer_that_is_an_input():
     """A graph input with a default value may be fed another one."""
     model = graph("g (float[N,4] x, float[4] k) => (float[N,4] y) { e = Exp(k) y = Mul(x, e) }", k=rand(4))
-    assert fold_constants(model) == 0
+    assert fold_constants(model).changes == 0

@@ -90,21 +90,21 @@ def test_answers_reach_the_watcher():
     """Counts and reasons, in order, also of passes that only count; changes of one name are summed."""
     steps = (
         Pass("a", lambda model: 2),
-        Pass("b", lambda model: Answer(0, (Reason("Relu y", "so"),))),
+        Pass("b", lambda model: Answer(0, (Reason(model.graph[0], "so"),))),
         Pass("a", lambda model: 1),
     )
     seen = Record()
     assert run_passes(steps, graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"), seen) == {"a": 3, "b": 0}
     assert [(s.name, s.changes) for s in seen.steps] == [("a", 2), ("b", 0), ("a", 1)]
-    assert seen.reasons() == ["b: Relu y stays: so"]
-    assert list(seen.steps[1].lines()) == ["b: 0 changes", "  Relu y stays: so"]
+    assert seen.reasons() == ["b: Relu Relu_y stays: so"]
+    assert list(seen.steps[1].lines()) == ["b: 0 changes", "  Relu Relu_y stays: so"]
 
 
 def test_only_the_last_reason_counts():
     """A pass that runs again and then acts has nothing to say."""
     seen = Record()
     model = graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
-    run_passes((Pass("a", lambda m: Answer(0, (Reason("n", "w"),))), Pass("a", lambda m: 1)), model, seen)
+    run_passes((Pass("a", lambda m: Answer(0, (Reason(None, "w"),))), Pass("a", lambda m: 1)), model, seen)
     assert seen.reasons() == []
 
 

@@ -216,7 +216,7 @@ def of_model(
 
     original : the user's own graph, for part 2; None takes the normalised one. violations : limits that are broken.
     """
-    unfused = [(*reversed(reason.node.split(" ", 1)), reason.why) for reason in result.reasons]
+    unfused = [(reason.name, reason.kind, reason.why) for reason in result.reasons]
     outputs, weights = _rows(result.float_graph, result.plan, _observer(result.basis.choice), {}, result.ranges)
     found = in_model(result, violations)
     return Structure(unfused, uses(result.float_graph if original is None else original), outputs, weights, found)

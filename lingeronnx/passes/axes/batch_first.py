@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import ir, operators
+from .._pass import Answer, Reason
 
 __all__ = ["batch_first"]
 
@@ -61,9 +62,23 @@ class _View:
     axes: _Axes
 
 
-def batch_first(model: ir.Graph) -> int:
-    """Rewrite the stretches of `model`; return how many tensors at their ends were made anew."""
-    return _Walk(model).run()
+def batch_first(model: ir.Graph) -> Answer:
+    """Rewrite the stretches of `model`, counted by the tensors at their ends that were made anew."""
+    changed = _Walk(model).run()
+    return Answer(changed, [reason for node in model.graph if (reason := _reason(node)) is not None])
+
+
+def _reason(node: ir.Node) -> Reason | None:
+    """Return why the Transpose `node` still moves the batch away from axis 0; None for any other node."""
+    perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+    sizes = ir.shape(node.inputs[0]) if perm else None
+    if not perm or perm[0] == 0 or not sizes or sizes[0] is not None:
+        return None
+    readers = sorted({use.node.op_type for use in node.outputs[0].uses()})
+    if readers and operators.RECURRENT.issuperset(readers):
+        return None  # these read time first
+    what = f"not all that it is computed into ({', '.join(readers)}, ..)" if readers else "an output of the graph"
+    return Reason(node, f"{what} can be computed with the batch in front" if readers else f"it is {what}")
 
 
 class _Walk:

@@ -18,21 +18,24 @@ from ...errors import ModelError
 from ...graph import ir, operators
 from ...graph.builder import Builder
 from ...run.runners import FloatIsland
+from .._pass import Answer, Reason
 
 _MOVES = operators.SHAPED | operators.PARTS - {"Split"} | {"Transpose"}
 _MOST = 1 << 23  # elements of a sample that float32 can number twice
 
 
-def channels(model: ir.Graph) -> int:
-    """Rewrite the choices of channels in `model` that pass through its batch axis; return how many."""
-    changed = 0
+def channels(model: ir.Graph) -> Answer:
+    """Rewrite the choices of channels in `model` that pass through its batch axis."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         found = _chain(node)
         chosen = None if found is None else _chosen(model, *found)
         if found is not None and chosen is not None:
             _write(model, node, ir.source(found[0]), chosen)
             changed += 1
-    return changed
+        elif found is not None:
+            why.append(Reason(node, "the moves up to it do not choose whole channels of the same sample"))
+    return Answer(changed, why)
 
 
 def _plain(value: ir.Value | None) -> bool:

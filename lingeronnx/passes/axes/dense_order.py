@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def dense_order(model: ir.Graph) -> Answer:
@@ -29,7 +29,7 @@ def dense_order(model: ir.Graph) -> Answer:
         perm, dims = ir.attr(turn, "perm"), ir.shape(turn.outputs[0])
         reason = _reason(weight, perm, dims, ir.shape(flat.outputs[0]))
         if reason or weight is None or dims is None or perm is None:
-            why.append(refused(turn, reason))
+            why.append(Reason(turn, reason))
             continue
         columns = weight.reshape(-1, *(int(d or 1) for d in dims[1:]))  # [O, H, W, C]
         order = [perm.index(i) for i in range(len(perm))]

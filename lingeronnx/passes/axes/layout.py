@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 _AXIS = operators.ROWS | {"Concat", "Split"}
 
@@ -32,7 +32,7 @@ def layout(model: ir.Graph) -> Answer:
             what = "it meets no other one that would undo it"
         else:
             what = f"moving it down the graph would not leave fewer than {before}"
-        why = [refused(node, what) for node in _counted(model)]
+        why = [Reason(node, what) for node in _counted(model)]
     return Answer(done, why)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.builder import Builder
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 _FEW = 4
 
@@ -28,9 +28,9 @@ def merge_axes(model: ir.Graph) -> Answer:
             continue
         groups = _groups(perm)
         if perm[0] != 0 or None in shape[1:]:
-            why.append(refused(node, "it moves the batch, or sizes are not known"))
+            why.append(Reason(node, "it moves the batch, or sizes are not known"))
         elif len(groups) > _FEW:
-            why.append(refused(node, f"{len(groups)} groups of its axes move apart, at most {_FEW} may"))
+            why.append(Reason(node, f"{len(groups)} groups of its axes move apart, at most {_FEW} may"))
         else:
             _rewrite(model, node, groups, [int(d or 0) for d in shape])
             changed += 1

@@ -8,14 +8,18 @@ becomes the same operators on [N, T, K]: they work along the last axis, or eleme
 from __future__ import annotations
 
 from ...graph import ir, operators
+from .._pass import Answer, Reason
 
 
-def rows(model: ir.Graph) -> int:
-    """Take the Reshapes around such layers of `model` out; return how many pairs."""
-    changed = 0
+def rows(model: ir.Graph) -> Answer:
+    """Take the Reshapes around such layers of `model` out, counted by pairs."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
+        if not _folds(node):
+            continue
         chain = _match(node)
         if chain is None:
+            why.append(Reason(node, "what follows it, up to where the axis of steps is back, is no chain of layers"))
             continue
         first, *_, last, unfold = [node, *chain]
         middle, source = chain[:-1], ir.source(first)
@@ -31,18 +35,22 @@ def rows(model: ir.Graph) -> int:
         if not first.outputs[0].uses():
             model.graph.remove(first, safe=True)
         changed += 1
-    return changed
+    return Answer(changed, why)
+
+
+def _folds(node: ir.Node) -> bool:
+    """Whether `node` is a Reshape that folds the steps [N, T, K] into the batch."""
+    if node.op_type != "Reshape" or node.domain or node.outputs[0].is_graph_output():
+        return False
+    before, after = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
+    if before is None or after is None or len(before) < 3 or len(after) != 2 or before[-1] != after[-1]:
+        return False
+    return before[-1] is not None and None not in before[1:] and ir.has_folded_batch(node.outputs[0])
 
 
 def _match(fold: ir.Node) -> list[ir.Node] | None:
-    """Return the layers behind the Reshape `fold`, up to the Reshape that undoes it; None for anything else."""
-    if fold.op_type != "Reshape" or fold.domain or fold.outputs[0].is_graph_output():
-        return None
-    before, after = ir.shape(fold.inputs[0]), ir.shape(fold.outputs[0])
-    if before is None or after is None or len(before) < 3 or len(after) != 2 or before[-1] != after[-1]:
-        return None
-    if before[-1] is None or None in before[1:] or not ir.has_folded_batch(fold.outputs[0]):
-        return None
+    """Return the layers behind the Reshape `fold`, up to the Reshape that undoes it; None where there is none."""
+    before = ir.known_shape(fold.inputs[0])
     chain: list[ir.Node] = []
     value = fold.outputs[0]
     while (node := ir.sole_consumer(value)) is not None and (not chain or node.inputs[0] is value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def split(model: ir.Graph) -> Answer:
@@ -20,7 +20,7 @@ def split(model: ir.Graph) -> Answer:
         shape = ir.shape(node.inputs[0])
         sizes = _sizes(node, shape) if shape else None
         if not shape or sizes is None:
-            why.append(refused(node, "it splits the batch, or the sizes of its parts are not known"))
+            why.append(Reason(node, "it splits the batch, or the sizes of its parts are not known"))
             continue
         axis = ir.attr(node, "axis", 0) % len(shape)
         ends = np.cumsum(sizes)

@@ -16,17 +16,27 @@ import math
 import numpy as np
 
 from ...graph import ir
+from .._pass import Answer, Reason
 
 
-def unbind(model: ir.Graph) -> int:
-    """Rewrite the parts of transposed tensors of `model`; return how many transposes are gone."""
-    changed = 0
+def unbind(model: ir.Graph) -> Answer:
+    """Rewrite the parts of transposed tensors of `model`, counted by the transposes that are gone."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         found = _match(node)
         if found is not None:
             _write(model, node, *found)
             changed += 1
-    return changed
+        elif _brings_parts(node):
+            why.append(Reason(node, "its parts are not all taken one by one, or do not lie side by side before it"))
+    return Answer(changed, why)
+
+
+def _brings_parts(node: ir.Node) -> bool:
+    """Whether `node` is a Transpose that puts the batch behind an axis of a tensor that was just taken apart."""
+    perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+    split = ir.producer(node.inputs[0]) if perm and len(perm) > 3 and perm[1] == 0 else None
+    return split is not None and split.op_type == "Reshape"
 
 
 def _match(node: ir.Node) -> tuple[ir.Value, list[int], list[tuple[int, list[ir.Node]]]] | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...ops.functions.activation import bounds
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def clip(model: ir.Graph) -> Answer:
@@ -24,7 +24,7 @@ def clip(model: ir.Graph) -> Answer:
         if limits is None or (kind is not None and not kind.is_floating_point()):
             if node.op_type == "Clip" and not node.domain:
                 known = "its bounds are computed at run time, or in the wrong order"
-                why.append(refused(node, known if limits is None else "it clips integers"))
+                why.append(Reason(node, known if limits is None else "it clips integers"))
             continue
         before = ir.producer(node.inputs[0])
         inner = _limits(before)

@@ -20,6 +20,7 @@ import numpy as np
 from ...graph import ir, operators
 from ...ops import is_tabled
 from ...ops.functions.table import evaluate, table_of
+from .._pass import Answer, Reason
 
 #: Nothing but a table computes these: a composition with one of them is worth a table.
 _CURVED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind)) - {"Neg"} | {"Pow"}
@@ -34,29 +35,44 @@ _KNOWN = {
 }
 
 
-def curves(model: ir.Graph) -> int:
-    """Join the compositions of `model`; return how many nodes are made."""
+def curves(model: ir.Graph) -> Answer:
+    """Join the compositions of `model`, counted by the nodes that are made."""
     return _join(model, _worth)
 
 
-def hard_swish(model: ir.Graph) -> int:
-    """Join those that are HardSwish, before a layer takes up the division; return how many nodes are made."""
+def hard_swish(model: ir.Graph) -> Answer:
+    """Join those that are HardSwish, before a layer takes up the division, counted by the nodes that are made."""
     return _join(model, _is_hard_swish)
 
 
-def _join(model: ir.Graph, worth: _Judge) -> int:
-    changed, gone = 0, set[int]()
+def _join(model: ir.Graph, worth: _Judge) -> Answer:
+    changed, gone, why = 0, set[int](), list[Reason]()
     for node in reversed(list(model.graph)):
         if id(node) in gone:
             continue
         found = _region(node, worth)
         if found is None:
+            if (reason := _gate(node, worth)) is not None:
+                why.append(reason)
             continue
         nodes, source = found
         gone |= {id(n) for n in nodes}
         _write(model, nodes, source)
         changed += 1
-    return changed
+    return Answer(changed, why)
+
+
+def _gate(node: ir.Node, worth: _Judge) -> Reason | None:
+    """Return why the product `node` of a tensor with a function of it stays; None for any other node."""
+    operands = _operands(node) if node.op_type == "Mul" else None
+    if operands is None or len(operands) != 2:
+        return None
+    for value, other in (operands, operands[::-1]):
+        maker = ir.producer(value)
+        if maker is not None and maker.op_type in _GATES[worth] and ir.source(maker) is other:
+            single = ir.sole_consumer(value) is node
+            return Reason(node, f"{value.name} is {'another function' if single else 'read elsewhere too'}")
+    return None
 
 
 def _operands(node: ir.Node) -> list[ir.Value] | None:
@@ -121,6 +137,10 @@ def _is_hard_swish(nodes: list[ir.Node], source: ir.Value) -> bool:
         return False
     hard = evaluate(ir.node("HardSwish", [source]), _GRID)
     return np.allclose(_values(nodes[0].outputs[0], source), hard, rtol=0, atol=1e-6)
+
+
+#: What stands in the gate of a product that may be such a function.
+_GATES: dict[_Judge, tuple[str, ...]] = {_worth: ("Sigmoid",), _is_hard_swish: ("HardSigmoid",)}
 
 
 def _values(value: ir.Value | None, source: ir.Value) -> np.ndarray:

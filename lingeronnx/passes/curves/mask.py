@@ -16,23 +16,26 @@ import numpy as np
 
 from ...graph import ir
 from ...ops.functions.masks import FAR, LIKELY, SURELY
+from .._pass import Answer, Reason
 
 
-def mask(model: ir.Graph) -> int:
-    """Rewrite the masks of `model`; return how many."""
-    changed = 0
+def mask(model: ir.Graph) -> Answer:
+    """Rewrite the masks of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type == "Softmax":
-            changed += _before(model, node)
+            done = _before(model, node)
+            why += [done] if isinstance(done, Reason) else []
+            changed += not isinstance(done, Reason) and done
         elif node.op_type == "Where":
             changed += _guard(model, node) or _product(model, node)
-    return changed
+    return Answer(changed, why)
 
 
-def _before(model: ir.Graph, softmax: ir.Node) -> int:
-    """Rewrite the mask in front of `softmax`."""
+def _before(model: ir.Graph, softmax: ir.Node) -> int | Reason:
+    """Rewrite the mask in front of `softmax`; a Reason for one that stays."""
     node = ir.producer(softmax.inputs[0])
     if node is None or node.domain or ir.sole_consumer(node.outputs[0]) is not softmax:
         return 0
@@ -42,11 +45,13 @@ def _before(model: ir.Graph, softmax: ir.Node) -> int:
     scores, array = found
     shape = ir.shape(node.outputs[0])
     hidden = _hidden(array)
-    if not shape or ir.shape(scores) != shape or not hidden.any() or not _one_sample(array, len(shape)):
+    if not hidden.any():
         return 0
+    if not shape or ir.shape(scores) != shape or not _one_sample(array, len(shape)):
+        return Reason(node, "its mask widens the tensor, is not of floats, or differs between samples")
     full = hidden.reshape((1,) * (len(shape) - hidden.ndim) + hidden.shape)
     if full.all(axis=ir.attr(softmax, "axis", -1)).any():
-        return 0
+        return Reason(node, "it masks a whole row, which would get other shares")
     rest = np.where(hidden, np.float32(0), array).astype(np.float32)
     wanted = np.where(full, np.float32(FAR), np.float32(0))
     if node.op_type == "Add" and not rest.any() and np.array_equal(array.reshape(full.shape), wanted):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def min_max(model: ir.Graph) -> Answer:
@@ -20,16 +20,16 @@ def min_max(model: ir.Graph) -> Answer:
             continue
         constants = [ir.const(v) for v in node.inputs]
         if len(constants) != 2 or (constants[0] is None) == (constants[1] is None):
-            why.append(refused(node, "it is not of one activation and one constant"))
+            why.append(Reason(node, "it is not of one activation and one constant"))
             continue
         index = 0 if constants[0] is None else 1
         source, array = ir.source(node, index), constants[1 - index]
         rank = ir.shape(source)
         if array is None or array.size != 1 or array.dtype != np.float32 or np.isnan(array).any():
-            why.append(refused(node, "its constant is not one float number"))
+            why.append(Reason(node, "its constant is not one float number"))
             continue
         if rank is None or array.ndim > len(rank):
-            why.append(refused(node, "its constant widens the tensor"))
+            why.append(Reason(node, "its constant widens the tensor"))
             continue
         base = node.outputs[0].name
         bound = ir.add_initializer(model, ir.fresh_name(model, f"{base}_bound"), array.reshape(()))

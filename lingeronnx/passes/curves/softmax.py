@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def softmax(model: ir.Graph) -> Answer:
@@ -30,7 +30,7 @@ def softmax(model: ir.Graph) -> Answer:
         elif None not in shape[1:] and axis > 0:
             changed += _flattened(model, node, shape, axis)
         else:
-            why.append(refused(node, "it takes the batch and other axes together, or sizes are not known"))
+            why.append(Reason(node, "it takes the batch and other axes together, or sizes are not known"))
     return Answer(changed, why)
 
 

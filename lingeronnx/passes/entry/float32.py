@@ -9,11 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
+from .._pass import Condition
 from .refuse import every_node
 
 _OTHERS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 #: Attributes that name an element type.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype")
+
+
+def _other_float(model: ir.Graph) -> str | None:
+    return next((f"'{v.name}' is {v.dtype}" for v in ir.values(model) if v.dtype in _OTHERS), None)
+
+
+FLOAT32 = Condition("float32 as the only float type", _other_float)
 
 
 def float32(model: ir.Graph) -> int:

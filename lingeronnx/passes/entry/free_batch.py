@@ -45,7 +45,7 @@ def free_batch(model: ir.Graph) -> Answer:
         _fix_one(model)
         specs, size = input_specs(model), 1
     if size is None:
-        return Answer(0, _unlike(specs))
+        return Answer(0, _unlike(model, specs))
     small = _small(specs)
     trial = ir.clone(model)
     if small and _free(trial, size) and _same(model, trial, size):
@@ -56,7 +56,7 @@ def free_batch(model: ir.Graph) -> Answer:
     if size == 1:
         open_ones = "its inputs have open sizes or are too large to try"
         what = "its outputs do not follow the samples" if small else open_ones
-        return Answer(0, [Reason("the model", f"made for one sample; {what}")])
+        return Answer(0, [Reason(None, f"made for one sample; {what}")])
     raise ModelError(
         f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
         "batch axis, or for one sample"
@@ -109,14 +109,17 @@ def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
+def _unlike(model: ir.Graph, specs: Sequence[InputSpec]) -> list[Reason]:
     """Return why no batch size can be told: some inputs fix one, and not all the same."""
     sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
     if len(set(sizes.values())) < 2:
         return []
     return [
-        Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
-        for name, size in sizes.items()
+        Reason(
+            value, f"made for {'any number of' if (size := sizes[value.name]) is None else size} samples, unlike others"
+        )
+        for value in model.graph.inputs
+        if value.name in sizes
     ]
 
 

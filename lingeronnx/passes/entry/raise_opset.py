@@ -17,6 +17,7 @@ import onnx
 from ...errors import ModelError
 from ...graph import ir, operators
 from ...graph.builder import to_inputs
+from .._pass import Answer, Condition, Reason
 from .refuse import every_node
 
 OLDEST, TARGET = 6, 12
@@ -24,15 +25,23 @@ NEWEST = 26  # of onnxruntime 1.31, the newest that was tried
 NEWEST_FORMAT = 13  # its IR version
 
 
-def raise_opset(model: ir.Graph) -> int:
-    """Bring `model` to opset `TARGET` where it is older; return how many nodes were rewritten, plus one."""
+def _too_old(model: ir.Graph) -> str | None:
+    version = model.opset_imports.get("")
+    return f"it is {version}" if version is not None and version < TARGET else None
+
+
+READABLE_OPSET = Condition(f"opset {TARGET} or a newer one", _too_old)
+
+
+def raise_opset(model: ir.Graph) -> Answer:
+    """Bring `model` to opset `TARGET` where it is older, counted by the nodes that were rewritten, plus one."""
     version = model.opset_imports.get("")
     if (model.ir_version or 0) > NEWEST_FORMAT:  # what a newer format can say, onnxruntime reads or names
         model.ir_version = NEWEST_FORMAT
     if version is not None and version > NEWEST:
         return _relabel(model, version)
     if version is None or version >= TARGET:
-        return 0
+        return Answer(0)
     if version < OLDEST:
         raise ModelError(
             f"the model uses opset {version}; opset {OLDEST} is the oldest that can be read: export it "
@@ -47,18 +56,19 @@ def raise_opset(model: ir.Graph) -> int:
             changed += rewrite[1](model, node)
         _check_exists(node)
     model.graph.opset_imports[""] = TARGET
-    return changed
+    return Answer(changed)
 
 
-def _relabel(model: ir.Graph, version: int) -> int:
+def _relabel(model: ir.Graph, version: int) -> Answer:
     """Give `model` the opset `NEWEST` where that means the same for every node of it."""
     for node in every_node(model):
         if not node.domain and onnx.defs.has(node.op_type):
             schema = onnx.defs.get_schema(node.op_type, version)
             if schema.since_version > NEWEST:
-                return 0  # onnxruntime may know it; else it says so
+                known = f"it is of opset {schema.since_version}; {NEWEST} is the newest that was tried"
+                return Answer(0, [Reason(node, known)])  # onnxruntime may know it; else it says so
     model.graph.opset_imports[""] = NEWEST
-    return 1
+    return Answer(1)
 
 
 def _check_exists(node: ir.Node) -> None:

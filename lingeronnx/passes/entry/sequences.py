@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def sequences(model: ir.Graph) -> Answer:
@@ -31,8 +31,8 @@ def sequences(model: ir.Graph) -> Answer:
 def _reason(node: ir.Node) -> Reason:
     """Return why `node` is left."""
     if node.op_type == "SplitToSequence":
-        return refused(node, "its sizes are not known, or not every reader takes one element that is known")
-    return refused(node, "it does not read a sequence made in place, at a place that is known")
+        return Reason(node, "its sizes are not known, or not every reader takes one element that is known")
+    return Reason(node, "it does not read a sequence made in place, at a place that is known")
 
 
 def _index(node: ir.Node) -> int | None:

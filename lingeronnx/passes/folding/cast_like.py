@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph import ir
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def cast_like(model: ir.Graph) -> Answer:
@@ -14,7 +14,7 @@ def cast_like(model: ir.Graph) -> Answer:
             continue
         kind = node.inputs[1].dtype
         if kind is None:
-            why.append(refused(node, f"the element type of '{node.inputs[1].name}' is not known"))
+            why.append(Reason(node, f"the element type of '{node.inputs[1].name}' is not known"))
             continue
         new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, of=node, output="", like=node.outputs[0])
         ir.replace(model, [node], [new])

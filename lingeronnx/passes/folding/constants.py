@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from ...graph import ir, operators
 from ...run.runners import FloatIsland
+from .._pass import Answer, Reason
 
 LIMIT = 1 << 24
 
 
-def fold_constants(model: ir.Graph) -> int:
-    """Replace constant nodes of `model` by initializers; return how many."""
+def fold_constants(model: ir.Graph) -> Answer:
+    """Replace constant nodes of `model` by initializers."""
     constant: set[str] = set()
     nodes = []
     for node in model.graph:
@@ -22,16 +23,19 @@ def fold_constants(model: ir.Graph) -> int:
             nodes.append(node)
             constant.update(str(v.name) for v in node.outputs)
     if not nodes:
-        return 0
+        return Answer(0)
     island = FloatIsland(model, nodes, ())
     results = dict(zip(island.outputs, island(), strict=True)) if island.outputs else {}
-    folded = 0
+    folded, why = 0, list[Reason]()
     for node in reversed(nodes):
         if any(v.is_graph_output() for v in node.outputs):
+            why.append(Reason(node, "it is an output of the graph"))
             continue
         if any(name in results and results[name].size > LIMIT for name in (str(v.name) for v in node.outputs)):
+            why.append(Reason(node, f"it makes more than {LIMIT} elements"))
             continue
         if any(v.uses() and str(v.name) not in results for v in node.outputs):
+            why.append(Reason(node, "a node behind it stays that reads it"))
             continue
         for value in node.outputs:
             name = str(value.name)
@@ -42,4 +46,4 @@ def fold_constants(model: ir.Graph) -> int:
                     user.replace_input_with(index, constant_value)
         model.graph.remove(node, safe=True)
         folded += 1
-    return folded
+    return Answer(folded, why)

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...graph.extent import UNROLLED
-from .._pass import Answer, refused
+from .._pass import Answer, Reason
 
 
 def inline_control(model: ir.Graph) -> Answer:
@@ -26,8 +26,8 @@ def inline_control(model: ir.Graph) -> Answer:
             done += _unroll(model, node)
     if done:
         ir.name_nodes(model)
-    left = [node for node in model.graph if not node.domain and ir.holds_graphs(node)]
-    return Answer(done, [refused(node, _told(node)[0]) for node in left])
+    left = [node for node in model.graph if ir.holds_graphs(node)]
+    return Answer(done, [Reason(node, _told(node)[0]) for node in left])
 
 
 def check_control(model: ir.Graph) -> int:

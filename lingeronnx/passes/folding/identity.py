@@ -12,11 +12,12 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...ops.functions.activation import bounds
+from .._pass import Answer, Reason
 
 
-def drop_identity(model: ir.Graph) -> int:
-    """Remove pass-through nodes of `model`; return how many."""
-    dropped = 0
+def drop_identity(model: ir.Graph) -> Answer:
+    """Remove pass-through nodes of `model`."""
+    dropped, why = 0, list[Reason]()
     for node in list(model.graph):
         if not node.inputs or node.inputs[0] is None or not _passes_through(node):
             continue
@@ -24,11 +25,13 @@ def drop_identity(model: ir.Graph) -> int:
         if ir.const(keep) is not None and len(node.inputs) == 2 and node.op_type in ("Add", "Mul"):
             keep = ir.source(node, 1)
         if any(extra.uses() or extra.is_graph_output() for extra in node.outputs[1:]):
-            continue
-        if ir.removable(node, keep):
+            why.append(Reason(node, "another output of it is read"))
+        elif ir.removable(node, keep):
             ir.remove(model, node, keep)
             dropped += 1
-    return dropped
+        else:
+            why.append(Reason(node, "the names on both of its sides are needed"))
+    return Answer(dropped, why)
 
 
 def _passes_through(node: ir.Node) -> bool:

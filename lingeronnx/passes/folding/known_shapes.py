@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
+from .._pass import Answer, Reason
 
 
-def known_shapes(model: ir.Graph) -> int:
-    """Replace what is known of shapes in `model` by constants; return how many nodes."""
+def known_shapes(model: ir.Graph) -> Answer:
+    """Replace what is known of shapes in `model` by constants, counted by nodes."""
     changed = 0
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Shape", "Size") or node.graph is None:
@@ -31,7 +32,16 @@ def known_shapes(model: ir.Graph) -> int:
             picked = _picked(use.node, dims) if use.idx == 0 and use.node.graph is model.graph else None
             if picked is not None:
                 changed += _replace(model, use.node, picked)
-    return changed
+    left = [n for n in model.graph if n.op_type in ("Shape", "Size") and not n.domain]
+    return Answer(changed, [Reason(node, _reason(node)) for node in left])
+
+
+def _reason(node: ir.Node) -> str:
+    """Return why `node` is left."""
+    if node.outputs[0].is_graph_output():
+        return "it is an output of the graph"
+    unknown = ir.shape(node.inputs[0]) is None
+    return "the shape is not known" if unknown else "a size is read that is not known before the run"
 
 
 def _picked(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarray | None:

@@ -11,22 +11,27 @@ import math
 import numpy as np
 
 from ...graph import ir
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
+
+
+def is_computed(node: ir.Node) -> bool:
+    """Whether `node` is a Reshape whose target is computed at run time."""
+    return node.op_type == "Reshape" and not node.domain and ir.const(node.inputs[1]) is None
 
 
 def constant_reshape(model: ir.Graph) -> Answer:
     """Make Reshape targets of `model` constant where the shapes allow it."""
     changed, why = 0, list[Reason]()
     for node in model.graph:
-        if node.op_type != "Reshape" or node.domain or ir.const(node.inputs[1]) is not None:
+        if not is_computed(node):
             continue
         source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
         if source is None or result is None or not source or not result:
-            why.append(refused(node, "it makes or takes a tensor without axes"))
+            why.append(Reason(node, "it makes or takes a tensor without axes"))
             continue
         inner, outer = ([d for d in s[1:] if d is not None] for s in (source, result))
         if len(inner) + 1 < len(source) or len(outer) + 1 < len(result):
-            why.append(refused(node, "an axis other than the first is not known"))
+            why.append(Reason(node, "an axis other than the first is not known"))
             continue
         if source[0] is not None and result[0] is not None:
             target = [result[0], *outer]

@@ -6,7 +6,7 @@ Exporters compute them from the batch size, with ConstantOfShape or Expand and o
 from __future__ import annotations
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 _MOVES = operators.WHOLE | operators.PARTS | operators.COPIES | {"Cast"}
 
@@ -24,8 +24,13 @@ def zero_states(model: ir.Graph) -> Answer:
                 node.replace_input_with(index, None)
                 dropped += 1
             else:
-                why.append(refused(node, f"its state '{ir.read_name(node, index)}' is not known to be zero"))
+                why.append(Reason(node, f"its state '{ir.read_name(node, index)}' is not known to be zero"))
     return Answer(dropped, why)
+
+
+def begins_with_a_state(node: ir.Node) -> bool:
+    """Whether `node` is a recurrent layer of the standard with an initial state."""
+    return node.op_type in operators.RECURRENT and not node.domain and any(v is not None for v in node.inputs[5:7])
 
 
 def _is_zero(value: ir.Value | None) -> bool:

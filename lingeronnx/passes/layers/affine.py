@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir, operators
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 from .weights import channel_axis, is_layer, scale_layer
 
 _SHAPED = ("Flatten", "Reshape")
@@ -39,7 +39,7 @@ def fold_affine(model: ir.Graph) -> Answer:
         alone = _as_batch_norm(model, node, source, array, flipped) or _plain(model, node, array, flipped)
         folded += alone
         if not alone:
-            why.append(refused(node, reason))
+            why.append(Reason(node, reason))
     return Answer(folded, why)
 
 

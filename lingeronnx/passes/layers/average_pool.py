@@ -13,7 +13,7 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.builder import Builder
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def average_pool(model: ir.Graph) -> Answer:
@@ -26,14 +26,14 @@ def average_pool(model: ir.Graph) -> Answer:
             changed += _drop_ceil_mode(node)
             changed += _full_windows(model, node)
             if ir.attr(node, "ceil_mode", 0):
-                why.append(refused(node, "its windows reach beyond the map: ceil_mode counts"))
+                why.append(Reason(node, "its windows reach beyond the map: ceil_mode counts"))
         keep = _over_space(node)
         source = node.inputs[0] if node.inputs else None
         shape = ir.shape(source) if source is not None else None
         if keep is None:
             continue
         if shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
-            why.append(refused(node, "its input is not four-dimensional with static spatial dimensions"))
+            why.append(Reason(node, "its input is not four-dimensional with static spatial dimensions"))
             continue
         size = [int(shape[2]), int(shape[3])]
         kind = "MaxPool" if "Max" in node.op_type else "AveragePool"

@@ -14,15 +14,16 @@ import numpy as np
 from ...formats.moves.select import slices
 from ...graph import ir
 from ...ops.layers.recurrent import given
+from .._pass import Answer, Reason
 
 __all__ = ["backward"]
 
 _OTHER = {"forward": "reverse", "reverse": "forward"}
 
 
-def backward(model: ir.Graph) -> int:
-    """Turn the recurrent layers of `model` that read reversed sequences; return how many."""
-    changed = 0
+def backward(model: ir.Graph) -> Answer:
+    """Turn the recurrent layers of `model` that read reversed sequences."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         turn = ir.producer(node.inputs[0]) if node.inputs else None
         if turn is None or not _is_layer(node) or not _reverses(turn):
@@ -31,8 +32,10 @@ def backward(model: ir.Graph) -> int:
         readers = [(use.node, _step(use.node)) for use in y.uses()]
         backs = [reader for reader, _ in readers if _reverses(reader)]
         if y.is_graph_output() or any(step is None for reader, step in readers if reader not in backs):
+            why.append(Reason(node, "what it computes is read otherwise than in reverse, or one step at a time"))
             continue
         if sum(reader.outputs[0].is_graph_output() for reader in backs) > 1:
+            why.append(Reason(node, "what it computes is several outputs of the graph"))
             continue
         node.replace_input_with(0, ir.source(turn))
         ir.set_attr(node, "direction", _OTHER[ir.attr(node, "direction", "forward")])
@@ -43,7 +46,7 @@ def backward(model: ir.Graph) -> int:
             else:
                 _take(model, reader, _length(node) - 1 - int(step or 0))
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _is_layer(node: ir.Node) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ...graph import ir
 from ...ops.layers.norm import factors
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 from .weights import is_layer, scale_layer
 
 
@@ -28,12 +28,12 @@ def fold_batch_norm(model: ir.Graph) -> Answer:
         parameters, layer = factors(node), ir.producer(node.inputs[0])
         reason = _reason(node, layer)
         if reason:
-            why.append(refused(node, reason))
+            why.append(Reason(node, reason))
         elif layer is not None and parameters is not None and scale_layer(model, layer, *parameters):
             ir.absorb(model, layer, node)
             folded += 1
         else:
-            why.append(refused(node, f"weight or bias of {layer.name if layer else ''} is computed at run time"))
+            why.append(Reason(node, f"weight or bias of {layer.name if layer else ''} is computed at run time"))
     return Answer(folded, why)
 
 

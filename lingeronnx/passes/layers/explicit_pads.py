@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...ops import is_relu
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 _WINDOWED = operators.WINDOWS - {"ConvTranspose"}
 
@@ -24,12 +24,12 @@ def explicit_pads(model: ir.Graph) -> Answer:
         if node.op_type in _WINDOWED and not node.domain:
             changed += _resolve(node)
             if ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
-                why.append(refused(node, "auto_pad needs static spatial dimensions and a known kernel"))
+                why.append(Reason(node, "auto_pad needs static spatial dimensions and a known kernel"))
             pad = ir.producer(node.inputs[0])
             merged = _merge(model, node)
             changed += merged
             if pad is not None and pad.op_type == "Pad" and not merged:
-                why.append(refused(pad, _reason(pad, node)))
+                why.append(Reason(pad, _reason(pad, node)))
     return Answer(changed, why)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir, operators
 from ...run.runners import FloatIsland
+from .._pass import Answer, Reason
 
 NAME = "LayerNormalization"
 
@@ -42,17 +43,20 @@ class _Norm:
     beta: np.ndarray
 
 
-def layer_norm(model: ir.Graph) -> int:
-    """Rewrite the decomposed layer normalisations of `model`; return how many."""
-    changed = 0
+def layer_norm(model: ir.Graph) -> Answer:
+    """Rewrite the decomposed layer normalisations of `model`."""
+    changed, why = 0, list[Reason]()
     for root in list(model.graph):
-        found = _found(model, root) if root.graph is not None and _is_root(root) else None
+        if root.graph is None or not _is_root(root):
+            continue
+        found = _found(model, root)
         if found is None:
+            why.append(Reason(root, "what lies around it does not compute a layer normalisation"))
             continue
         nodes, x, norm = found
         _write(model, nodes, x, norm)
         changed += 1
-    return changed
+    return Answer(changed, [reason for reason in why if reason.node.graph is not None])  # type: ignore[union-attr]
 
 
 def _is_root(node: ir.Node) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 
 def linear(model: ir.Graph) -> Answer:
@@ -21,7 +21,7 @@ def linear(model: ir.Graph) -> Answer:
             continue
         found = _gemm(node) if node.op_type == "Gemm" else _matmul(node)
         if found is None:
-            why.append(refused(node, _reason(node)))
+            why.append(Reason(node, _reason(node)))
             continue
         nodes, weight, bias = found
         _write(model, nodes, weight, bias)

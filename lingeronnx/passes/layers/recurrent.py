@@ -22,6 +22,7 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...ops.layers.recurrent import directions, full_length, given, obstacle
+from .._pass import Answer, Reason
 
 _KINDS = ("LSTM", "GRU")
 _SWAP = (1, 0, 2)
@@ -30,11 +31,16 @@ _SWAP = (1, 0, 2)
 # ---- layout 1 ----------------------------------------------------------------------------------------------------
 
 
+def is_batch_first(node: ir.Node) -> bool:
+    """Whether `node` is a recurrent layer of the standard that is told to read [N, T, I]."""
+    return node.op_type in (*_KINDS, "RNN") and not node.domain and bool(ir.attr(node, "layout", 0))
+
+
 def time_first(model: ir.Graph) -> int:
     """Give the batch-first LSTM, GRU and RNN nodes of `model` layout 0; return how many."""
     changed = 0
     for node in list(model.graph):
-        if node.domain or node.op_type not in (*_KINDS, "RNN") or not ir.attr(node, "layout", 0):
+        if not is_batch_first(node):
             continue
         node.attributes.pop("layout")
         for index in (0, 5, 6):
@@ -72,14 +78,18 @@ def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence
 # ---- one direction, batch first ----------------------------------------------------------------------------------
 
 
-def recurrent(model: ir.Graph) -> int:
-    """Rewrite the LSTM and GRU nodes of `model`; return how many."""
-    changed = 0
+def recurrent(model: ir.Graph) -> Answer:
+    """Rewrite the LSTM and GRU nodes of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        if not node.domain and node.op_type in _KINDS and obstacle(node) is None:
-            _Rewrite(model, node).run()
-            changed += 1
-    return changed
+        if node.domain or node.op_type not in _KINDS:
+            continue
+        if (barred := obstacle(node)) is not None:
+            why.append(Reason(node, barred))
+            continue
+        _Rewrite(model, node).run()
+        changed += 1
+    return Answer(changed, why)
 
 
 class _Rewrite:

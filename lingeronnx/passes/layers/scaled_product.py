@@ -11,30 +11,34 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir, operators
+from .._pass import Answer, Reason
 from .weights import is_layer, scale_layer
 
 _MOVES = operators.SHAPED | {"Transpose"}
 
 
-def scaled_product(model: ir.Graph) -> int:
-    """Move the factors of `model` into layers; return how many."""
-    changed = 0
+def scaled_product(model: ir.Graph) -> Answer:
+    """Move the factors of `model` into layers."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         found = _factor(node)
         if found is None:
             continue
         source, factor = found
-        path = _path(source)
+        path, product = _path(source), ir.producer(source)
         if path is None or len(path) < 2:
+            if product is not None and product.op_type == "MatMul" and not product.domain:
+                why.append(Reason(node, "the way back from it to a layer is barred, or read elsewhere too"))
             continue
         if not scale_layer(model, path[-1], np.array([factor]), np.zeros(1)):
+            why.append(Reason(node, f"weight or bias of {path[-1].name} is computed at run time"))
             continue
         for between in path[1:]:
             value = between.outputs[0]
             value.name = ir.fresh_name(model, f"{value.name}_scaled")
         ir.absorb(model, path[0], node)
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float] | None:

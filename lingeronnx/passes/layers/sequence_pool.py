@@ -13,7 +13,7 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...graph.builder import Builder
-from .._pass import Answer, Reason, refused
+from .._pass import Answer, Reason
 
 _WINDOWS = ("AveragePool", "MaxPool")
 _OF = {"mean": "AveragePool", "max": "MaxPool"}
@@ -39,7 +39,7 @@ def sequence_pool(model: ir.Graph) -> Answer:
         if axes not in ([1], [2]):
             continue
         if None in shape[1:]:
-            why.append(refused(node, "the length of the sequence, or the number of channels, is not known"))
+            why.append(Reason(node, "the length of the sequence, or the number of channels, is not known"))
             continue
         _pool(model, node, axes[0])
         changed += 1

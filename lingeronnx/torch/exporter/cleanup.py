@@ -82,7 +82,7 @@ def _fold(model: ir.Graph, parameters: set[str]) -> None:
         value.const_value = None
         model.graph.inputs.append(value)
     optimizer.optimize_ir(model)
-    if fold_constants(model):  # what the optimizer leaves: ConstantOfShape
+    if fold_constants(model).changes:  # what the optimizer leaves: ConstantOfShape
         optimizer.optimize_ir(model)
     zero_states(model)
     drop_identity(model)
