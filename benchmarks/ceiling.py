@@ -22,7 +22,7 @@ import numpy as np
 
 from lingeronnx.flow import complete, plan_for, prepare, refined
 from lingeronnx.flow.assign import tie_classes
-from lingeronnx.flow.planning.scale_assignment import Planned
+from lingeronnx.flow.planning import Planned
 from lingeronnx.graph import ir
 from lingeronnx.plan.fake import fake_quantized
 from lingeronnx.run.data import Data
@@ -40,7 +40,7 @@ class Rounded:
         model, users = fake_quantized(planned.graph, planned.plan.with_tensors(activations), activations)
         self._groups: dict[str, int] = {}
         self.exponents: list[int] = []
-        for group in tie_classes(planned.parts, planned.prepared.target):
+        for group in tie_classes(planned.parts, planned.target):
             held = [activations[name] for name in group.tensors if name in activations]
             if held:
                 self._groups.update(dict.fromkeys(group.tensors, len(self.exponents)))
@@ -123,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     prepared = prepare(args.model, args.calib, None, {"platform": args.platform, "effort": args.effort})
     planned = plan_for(prepared)
-    session = complete(planned, refined(planned)).session()
+    session = complete(prepared, planned, refined(planned)).session()
     names = [args.output] if args.output else [str(value.name) for value in prepared.original.graph.outputs]
     rounded = Rounded(planned, names)
     test = Data(args.test, input_specs(prepared.original))

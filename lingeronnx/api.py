@@ -179,11 +179,11 @@ def quantize(
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
     planned = plan_for(prepared, own, progress)
-    first = compared(planned, refined(planned, progress=progress), progress)
-    best = first if plan is not None else with_best_ends(prepared, first, progress)
+    best = compared(prepared, planned, refined(planned, progress=progress), progress)
+    best = best if plan is not None else with_best_ends(best, progress)
     if prepared.conf.effort == "best":
         best = with_best_effort(best, progress)
-    finer = with_finer_scales(best, progress) if goal is None and not prepared.conf.overrides else None
+    finer = with_finer_scales(best, progress) if goal is None else None
     best = without_losing_stages(best, progress) if finer is None else finer
     if goal is None:
         result = best.checked
@@ -292,9 +292,10 @@ def structure(
         return of_integers(loaded, float_names(loaded), violations)
     what = "how a float model would be held is told from calibration data: give --calib DATA"
     need_data(what, loaded, calib)
-    planned = plan_for(prepare(model, calib, None, {"platform": platform}))
+    prepared = prepare(model, calib, None, {"platform": platform})
+    planned = plan_for(prepared)
     need_scales(what, loaded, planned.plan)
-    return of_model(complete(planned, planned.graph), loaded, violations)
+    return of_model(complete(prepared, planned, planned.graph), loaded, violations)
 
 
 # ---- analyse -----------------------------------------------------------------------------------------------------

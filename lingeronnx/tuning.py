@@ -144,7 +144,7 @@ def finetune(
     history = tuner.run()
     notes = [*ready.notes, *_untrained(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
-    done = complete(tuned, with_weights(start, bridge.weights()), progress)
+    done = complete(prepared, tuned, with_weights(start, bridge.weights()), progress)
     done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
     if eval_data is None:
         return done
@@ -174,7 +174,7 @@ def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph
 
 def _layers(ready: Planned, selector: str) -> list[ir.Node]:
     """Return the nodes of the planned graph that a selector on the user's graph stands for."""
-    found = ready.prepared.selectors(ready.graph).nodes(selector)
+    found = ready.selectors(ready.graph).nodes(selector)
     if not found:
         raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
     return found

@@ -25,7 +25,7 @@ __all__ = [
     "ACTIVATIONS", "ARITHMETIC", "BROADCAST", "CHOICES", "COPIES", "DATA_SIZES", "EXACT", "FACTORS", "FUNCTIONS",
     "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVED_AXES", "MOVES",
     "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "NORMS", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
-    "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED",
+    "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED", "SHARES",
     "SIZED_BY", "SIZES", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Moves", "Operator",
 ]  # fmt: skip
 
@@ -337,6 +337,8 @@ POOLS = MappingProxyType({name: op.pool for name, op in OPERATORS.items() if op.
 REDUCES = MappingProxyType({name: op.reduces for name, op in OPERATORS.items() if op.reduces})
 #: Along one axis; before opset 13 along all from one on.
 ROWS = _all(lambda op: op.row)
+#: Those that weigh the numbers of a row against each other; Hardmax picks one.
+SHARES = ROWS - {"Hardmax"}
 NORMS = _all(lambda op: op.norm)
 
 # ---- sizes, chance, subgraphs, integers ----

@@ -54,5 +54,5 @@ def cost_of(made: Compared) -> Cost:
             weights = [held[ir.read_name(node, index)].bits for index in op.parameters(node)]
             width = f"{data}x{max(weights, default=data)}"
         found[width] = found.get(width, 0) + count
-    constants = made.made.graph.graph.initializers.values()
+    constants = made.lowered.graph.graph.initializers.values()
     return Cost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), found)

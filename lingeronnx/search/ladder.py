@@ -136,7 +136,7 @@ def groups(planned: Planned) -> list[Group]:
 
 def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
-    for tie in tie_classes(planned.parts, planned.prepared.target):
+    for tie in tie_classes(planned.parts, planned.target):
         for name in tie.tensors:
             sets.join(f"tensor {name}", f"tensor {tie.tensors[0]}")
     for number, layer in enumerate(every):
@@ -156,13 +156,13 @@ def _gains(
     planned: Planned, every: Sequence[RoundedOperator], joined: Sequence[Sequence[RoundedOperator]]
 ) -> list[float]:
     """Return what each group gives back, on a few of the calibration samples."""
-    outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
+    outputs = [str(value.name) for value in planned.original.graph.outputs]
     engine = rounding(planned, every, outputs).engine()
     whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
     left = [whole - reduce(or_, (layer.whole for layer in members)) for members in joined]
     few = min(block_of(planned, engine.segments), _SAMPLES)
     errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
-    for _, _, part in engine.parts(planned.prepared.data.first(few)):
+    for _, _, part in engine.parts(planned.data.first(few)):
         exact = engine.base(RoundedSet(), part).tensors
         base = engine.base(whole, part)
         for place, setting in enumerate([whole, *left]):
@@ -190,12 +190,12 @@ def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
 
     start : what `planned` was made with, beyond the user's own options.
     """
-    target = planned.prepared.target
+    target = planned.target
     if max(target.out_bits) > min(target.out_bits) and (names := _last_layers(planned)):
         start = replace(start, raw=names)
         yield [start]
     ranked = groups(planned)
-    conf = planned.prepared.conf
+    conf = planned.conf
     for width in sorted(target.bits):
         pair = max(width, conf.bits), max(width, conf.weight_bits)
         if pair == (conf.bits, conf.weight_bits):
@@ -228,6 +228,6 @@ def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 def _last_layers(planned: Planned) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
-    names, said = planned.parts.wide_outputs(planned.prepared.target), planned.prepared.conf.overrides
+    names, said = planned.parts.wide_outputs(planned.target), planned.conf.overrides
     found = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
     return tuple(name for name in found if name not in said or "out_bits" not in said[name].settings)

@@ -17,6 +17,7 @@ from ..flow import (
     Compared,
     Observed,
     Planned,
+    Prepared,
     QuantizedModel,
     assign_scales,
     compared,
@@ -162,7 +163,7 @@ def search(
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
     result = climb.result(chosen.attempt)
-    found = Found(goal, base.planned.prepared.target, trials, chosen, stopped)
+    found = Found(goal, base.planned.target, trials, chosen, stopped)
     warnings = list(result.report.warnings)
     if not chosen.met:
         assert chosen.measured is not None
@@ -174,9 +175,8 @@ def search(
 
 def _header(base: Compared, goal: Goal) -> dict[str, object]:
     """Return what the results of a search depend on."""
-    prepared = base.planned.prepared
     return {
-        "model": hashed(ir.to_bytes(prepared.original)),
+        "model": hashed(ir.to_bytes(base.planned.original)),
         "plan (calibration data, settings)": hashed(base.planned.plan.to_json().encode()),
         "goal": goal.text,
         "limit": goal.limit,
@@ -190,12 +190,12 @@ class _Climb:
         self, base: Compared, goal: Goal, minutes: float | None, journal: Journal, progress: Progress | None
     ) -> None:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
-        self._row = base.planned.prepared.target
+        self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
         self._known = {_key(record["attempt"]): record for record in journal.records(_PART)}
         #: The best attempt so far.
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
-        self._seen: dict[str, Observed] = {}
+        self._calibrated: dict[str, Observed] = {}
         self.trials: dict[Attempt, Trial] = {}
 
     def run(self) -> str:
@@ -218,7 +218,7 @@ class _Climb:
 
     def _efforts(self) -> Attempt:
         """Try what was asked for, then more effort, which costs nothing where the model runs; return the best."""
-        asked = self._base.planned.prepared.conf.effort
+        asked = self._base.planned.conf.effort
         best = Attempt()
         for attempt in (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :])):
             trial = self._try(attempt)
@@ -310,32 +310,36 @@ class _Climb:
     def _made(self, attempt: Attempt) -> Compared:
         if self._best[0] == attempt:
             return self._best[1]
-        planned = self._planned(attempt)
-        made = compared(planned, refined(planned, progress=self._progress), self._progress)
-        return with_best_effort(made, self._progress) if planned.prepared.conf.effort == "best" else made
+        prepared, planned = self._prepared(attempt), self._planned(attempt)
+        made = compared(prepared, planned, refined(planned, progress=self._progress), self._progress)
+        return with_best_effort(made, self._progress) if planned.conf.effort == "best" else made
+
+    def _prepared(self, attempt: Attempt) -> Prepared:
+        """Return the model under the attempt's settings."""
+        conf = self._base.prepared.conf.model_copy(update={"effort": self._observed(attempt).effort})
+        return replace(self._base.prepared, conf=attempt.config(conf, self._row))
 
     def _planned(self, attempt: Attempt) -> Planned:
         if self._best[0] == attempt:
             return self._best[1].planned
-        seen = self._observed(attempt)
-        prepared = replace(seen.prepared, conf=attempt.config(seen.prepared.conf, self._row))
-        parts = seen.parts
+        observed, prepared = self._observed(attempt), self._prepared(attempt)
+        parts = observed.parts
         names = prepared.selectors(parts.graph).skipped(attempt.floats)
         if more := {name: "left in float for accuracy" for name in names if name in parts.ops}:
             parts = parts.without(more)
-        return assign_scales(replace(seen, prepared=prepared, parts=parts))
+        return assign_scales(prepared, replace(observed, parts=parts))
 
     def _observed(self, attempt: Attempt) -> Observed:
         """Return what calibration saw under the attempt's effort: the data run once for each."""
-        base = self._base.planned
-        effort = attempt.effort or base.prepared.conf.effort
-        if effort not in self._seen:
-            if effort == base.prepared.conf.effort and base.observed is not None:
-                self._seen[effort] = base.observed
+        prepared, observed = self._base.prepared, self._base.planned.observed
+        effort = attempt.effort or prepared.conf.effort
+        if effort not in self._calibrated:
+            if effort == prepared.conf.effort and observed is not None:
+                self._calibrated[effort] = observed
             else:
-                conf = base.prepared.conf.model_copy(update={"effort": effort})
-                self._seen[effort] = observe_model(replace(base.prepared, conf=conf), self._progress)
-        return self._seen[effort]
+                conf = prepared.conf.model_copy(update={"effort": effort})
+                self._calibrated[effort] = observe_model(replace(prepared, conf=conf), self._progress)
+        return self._calibrated[effort]
 
 
 def _key(attempt: Mapping[str, Any]) -> str:

@@ -174,7 +174,7 @@ def test_a_bug_of_ours_ends_with_what_to_try(here: Here, monkeypatch: pytest.Mon
         raise lo.InternalError("normalisation changed output 'y' by 1.2 of its range")
 
     with monkeypatch.context() as patched:
-        patched.setattr("lingeronnx.flow.planning.scale_assignment.check_same", broken)
+        patched.setattr("lingeronnx.flow.planning.scale_sources.check_same", broken)
         result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     last = result.stderr.splitlines()[-1]

@@ -8,7 +8,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.flow.assign import tie_classes
-from lingeronnx.flow.planning import scale_assignment
+from lingeronnx.flow.planning import calibration, scale_assignment
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize, straighten
 from lingeronnx.passes.folding.shapes import all_traced, trace_shapes
@@ -72,7 +72,8 @@ def test_resnet8_opens_five_sessions(opened):
 def test_ties_are_looked_for_once(monkeypatch):
     """Who shares a scale is found once, and handed on."""
     calls = []
-    monkeypatch.setattr(scale_assignment, "tie_classes", lambda *args: calls.append(args) or tie_classes(*args))
+    for stage in (calibration, scale_assignment):
+        monkeypatch.setattr(stage, "tie_classes", lambda *args: calls.append(args) or tie_classes(*args))
     lo.quantize(network(), nets.samples(network(), 2), platform="venus")
     assert len(calls) == 1
 

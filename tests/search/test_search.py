@@ -40,8 +40,9 @@ def data(net, count=24, seed=3):
 
 def base_of(net, **options):
     """Return what the options give for a net, as `search` begins with it."""
-    planned = plan_for(prepare(net, data(net), None, {"effort": "fast", **options}, hold=False))
-    return compared(planned, refined(planned))
+    prepared = prepare(net, data(net), None, {"effort": "fast", **options}, hold=False)
+    planned = plan_for(prepared)
+    return compared(prepared, planned, refined(planned))
 
 
 # ---- the ladder --------------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
     assert len(tensors) == len(set(tensors))
     home = {tensor: number for number, group in enumerate(found) for layer in group.layers
             for tensor in layer.activation.tensors}  # fmt: skip
-    for tie in tie_classes(planned.parts, planned.prepared.target):
+    for tie in tie_classes(planned.parts, planned.target):
         assert len({home[tensor] for tensor in tie.tensors if tensor in home}) <= 1
     assert sum(group.share for group in found) == pytest.approx(1)
 
@@ -65,7 +66,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
 def test_a_rung_only_grows(platform):
     """Law: an attempt does all that the one before it does, and never less of a layer; float stays below its bound."""
     planned = base_of(nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8).planned
-    target, before, dearest = planned.prepared.target, Attempt(), 0.0
+    target, before, dearest = planned.target, Attempt(), 0.0
     for rung in rungs(planned, Attempt()):
         for attempt in rung:
             now = {name: widths for name, *widths in attempt.wide}
@@ -107,7 +108,7 @@ def test_work_is_the_mean_product_of_widths(macs):
 def test_cost_counts_every_constant():
     """Oracle: the bytes of the initializers as the file holds them."""
     base = base_of(nets.plain(), platform="generic")
-    proto = ir.to_proto(base.made.graph)
+    proto = ir.to_proto(base.lowered.graph)
     assert cost_of(base).bytes == sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
     assert set(cost_of(base).macs) == {"8x8"}
 

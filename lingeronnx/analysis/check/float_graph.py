@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...fit import Fitted, fit
-from ...flow.methods.ranges import partition_with_clips
+from ...flow.factor_groups import partition_with_clips
 from ...flow.report import FloatNode, float_nodes
 from ...graph import ir
 from ...ops import Violation, float_op

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import ConstraintError, ModelError
-from ...flow.assign import Choice as Setting
-from ...flow.assign import assign, tie_classes
+from ...flow.assign import ScaleChoice, assign, tie_classes
+from ...flow.factor_groups import partition_with_clips
 from ...flow.lower import lower
-from ...flow.methods.ranges import partition_with_clips
 from ...flow.partition import Partition, partition
 from ...flow.report import float_nodes
 from ...formats import CLIP
@@ -32,7 +31,7 @@ def packed_ahead(model: ir.Graph, target: Target) -> tuple[Choice | None, Sequen
     if not target.runs(CLIP.name):
         parts = partition(_saturating(model, parts), target, parts.floats)
     conf = QuantConfig(platform=target.name)
-    setting = Setting(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
+    setting = ScaleChoice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
         plan, _ = assign(parts, tie_classes(parts, target), {}, target, setting)
         lowered = lower(parts, plan, target).graph

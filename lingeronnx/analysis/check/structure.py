@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...flow import QuantizedModel
-from ...flow.assign import Choice
+from ...flow.assign import ScaleChoice
 from ...flow.lower import plan_of
 from ...formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, integer_format
 from ...graph import ir
@@ -142,7 +142,7 @@ def _scales(q: Affine | None) -> str:
     return q.text if q.single else f"{q.scales.min():g} to {q.scales.max():g}"
 
 
-def _observer(choice: Choice | None) -> Callable[[str, Affine | None], str]:
+def _observer(choice: ScaleChoice | None) -> Callable[[str, Affine | None], str]:
     """Return what says how the scale of a tensor was chosen."""
 
     def said(name: str, q: Affine | None) -> str:

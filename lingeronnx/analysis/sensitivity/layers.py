@@ -58,7 +58,7 @@ class RoundedOperator:
 
 def layers(planned: Planned) -> list[RoundedOperator]:
     """Return the operators, in graph order."""
-    users = {str(node.name): node for node in ir.all_nodes(planned.prepared.original.graph)}
+    users = {str(node.name): node for node in ir.all_nodes(planned.original.graph)}
     held = planned.plan.tensors
     own = [(node, op) for node, op in planned.parts.nodes if not (op.moves or op.keeps)]
     found = _begins(planned)
@@ -104,7 +104,7 @@ def _seen(planned: Planned, name: str) -> str:
 def _selector(planned: Planned, names: Sequence[str]) -> str:
     for name in names:
         try:
-            select(planned.prepared.original, name)
+            select(planned.original, name)
         except ConfigError:
             continue
         return name
@@ -128,10 +128,10 @@ def given_back(planned: Planned, taken: Sequence[RoundedOperator], every: Sequen
     Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
     which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
     """
-    target, parts = planned.prepared.target, planned.parts
+    target, parts = planned.target, planned.parts
     if max(target.bits) > 8:
         return reduce(or_, (layer.whole for layer in taken), RoundedSet())
-    names = planned.prepared.selectors(parts.graph).skipped([layer.selector for layer in taken])
+    names = planned.selectors(parts.graph).skipped([layer.selector for layer in taken])
     rest = parts.without({name: "skipped" for name in names if name in parts.ops})
     whole, held = reduce(or_, (layer.whole for layer in every), RoundedSet()), frozenset(rest.activations)
     return RoundedSet(whole.tensors - held, frozenset(name for name in whole.weights if name not in rest.ops))

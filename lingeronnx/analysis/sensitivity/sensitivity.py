@@ -143,16 +143,16 @@ def _check_given(
 
 def _header(runs: TrialRuns, question: Question) -> dict[str, object]:
     """Return what the results depend on; a journal of something else is refused by these words."""
-    prepared, function = runs.planned.prepared, question.function
+    planned, function = runs.planned, question.function
     return {
-        "model": hashed(ir.to_bytes(prepared.original)),
+        "model": hashed(ir.to_bytes(planned.original)),
         "plan (calibration data, settings)": runs.key,
         "metric": list(question.metrics),
         "what": question.what,
         "all_but_one": question.all_but_one,
         "output": list(question.outputs),
         "samples of a block": runs.block,
-        "limit": prepared.conf.limit,
+        "limit": planned.conf.limit,
         "function": None if function is None else f"{function.__module__}.{function.__qualname__}",
     }
 
@@ -201,7 +201,7 @@ def _ranked(
     question: Question,
 ) -> Sensitivity:
     """Run the trials, rank them, and try what the advice would be."""
-    target, but_one = runs.planned.prepared.target, question.all_but_one
+    target, but_one = runs.planned.target, question.all_but_one
     whole = reduce(or_, (operator.whole for operator in operators))
     settings = [whole - trial.setting if but_one else trial.setting for trial in trials]
     ranked = runs.stage(journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics)
@@ -249,7 +249,7 @@ def _metrics(what: str, order: str | None, function: Function | None, metric: st
 
 def _outputs(planned: Planned, name: str | None, function: Function | None) -> list[str]:
     """Return the graph outputs that are looked at: `name`, default the first; all for a function of the user's."""
-    outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
+    outputs = [str(value.name) for value in planned.original.graph.outputs]
     return outputs if function is not None else [chosen_output(name, outputs)]
 
 
@@ -257,19 +257,18 @@ def _tried(
     planned: Planned, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator]
 ) -> list[list[RoundedOperator]]:
     """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
-    target = planned.prepared.target
+    target = planned.target
     able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != RoundedSet()]
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 
 def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
     """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
-    prepared = planned.prepared
     source = calib if eval_data is None else eval_data
     if source is None:
-        return prepared.data
-    specs, conf = list(prepared.data.inputs.values()), prepared.conf
-    fixed = dict(prepared.data.fixed)
+        return planned.data
+    specs, conf = list(planned.data.inputs.values()), planned.conf
+    fixed = dict(planned.data.fixed)
     if conf.state:
-        source, fixed = unrolled(prepared.original, source, conf.state, fixed).items, {}
+        source, fixed = unrolled(planned.original, source, conf.state, fixed).items, {}
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)

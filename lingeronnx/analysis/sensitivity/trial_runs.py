@@ -45,7 +45,7 @@ def block_of(planned: Planned, segments: Segments) -> int:
     shown = {name for piece in segments.pieces for name in piece.outputs}
     sizes = [ir.shape(v) for v in ir.values(planned.graph) if v.name in shown]
     sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
-    return int(np.clip(_MEMORY // max(sample, 1), 1, planned.prepared.conf.batch))
+    return int(np.clip(_MEMORY // max(sample, 1), 1, planned.conf.batch))
 
 
 @dataclass
@@ -83,9 +83,9 @@ class TrialRuns:
     @property
     def notes(self) -> Sequence[str]:
         """What a user should know of the data and the plan."""
-        prepared, found = self.planned.prepared, list(self._data.notes)
+        found = list(self._data.notes)
         found += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
-        if prepared.conf.effort == "fast":
+        if self.planned.conf.effort == "fast":
             found.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
         return found
 

@@ -1,13 +1,18 @@
 """From statistics to scales: which tensors share one, how it is chosen, what the target makes of it.
 
 Owns: calibrators, the user's choice for single tensors, scales that came with a model or another tool's plan, the
-inequalities of the target (`legalize`). Changes no graph. Must not know: stages, reports.
+inequalities of the target (`legalize`). Which power of two a scale becomes is decided in `plan.power_of_two`. Changes
+no graph. Must not know: stages, reports.
 """
 
-from .scales import Choice, TieClass, UnheldScale, assign, legalize, soft_rows, tie_classes, tops, widen, wishes
+from .choice import ScaleChoice
+from .legalize import UnheldScale, legalize
+from .output_bits import widen
+from .scales import assign, wishes
+from .ties import TieClass, soft_rows, tie_classes, tops
 
 __all__ = [
-    "Choice",
+    "ScaleChoice",
     "TieClass",
     "UnheldScale",
     "assign",

@@ -35,6 +35,7 @@ import math
 
 import numpy as np
 
+from ...plan.power_of_two import power_below
 from ..observe.statistics import HALF, TensorStats, Through
 
 __all__ = ["PERCENTILE", "best_scale", "best_window", "candidates", "full_range_scale", "relative_entropy", "threshold"]
@@ -85,7 +86,7 @@ def best_scale(
         reach = threshold(stats, percentile)
         least, most = max(stats.low, -reach), min(stats.high, reach)
         if power:
-            return 2.0 ** math.floor(math.log2(_range_scale(least, most, bits)))
+            return power_below(_range_scale(least, most, bits))
         return high / max(most, -least)
     tried = candidates(stats, bits, power=power)
     if calibrator == "max":
@@ -122,7 +123,7 @@ def best_window(
         reach = threshold(stats, percentile)
         least, most = max(least, -reach), min(most, reach)
     full = ((1 << bits) - 1) / (most - least)
-    base = 2.0 ** math.floor(math.log2(full)) if power else full
+    base = power_below(full) if power else full
     if calibrator in ("max", "percentile"):
         return base, _zero(base, least, most, _SHARES[0], bits)
     far = calibrator == "kl" or through is not None
@@ -154,7 +155,7 @@ def candidates(stats: TensorStats, bits: int, *, power: bool, far: bool = False)
     """
     over = max(stats.high, -stats.low) / threshold(stats, _FEWEST) if far else 1.0
     if power:
-        base = 2.0 ** math.floor(math.log2(full_range_scale(stats, bits)))
+        base = power_below(full_range_scale(stats, bits))
     else:
         base = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
     return [base * step for step in _steps(power, over)]

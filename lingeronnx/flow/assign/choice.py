@@ -1,20 +1,113 @@
-"""What holds for single tensors: the user's overrides, and 16 bits where a state needs them."""
+"""How scales are chosen: the settings, the user's overrides of single tensors, and 16 bits where a state needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph import ir
 from ...ops import Op
+from ...plan import Affine
 from ...plan.config import QuantConfig
+from ..observe.statistics import TensorStats, Through
+from ..partition import Partition
+from ..prepare.preparation import Prepared
 from ..prepare.selectors import Selectors
-from .scales import Choice
+from ..prepare.states import wide_states
+from .calibrators import best_scale, best_window
 
-__all__ = ["chosen"]
+__all__ = ["ScaleChoice", "TensorSetting", "choice_for", "choice_of"]
 
 
-def chosen(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wide: Sequence[str]) -> Choice:
+@dataclass(frozen=True)
+class ScaleChoice:
+    """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
+
+    weight_scales : "tensor", or "channel" for one scale for each output channel of a layer. asymmetric : whether
+    activations of at most 8 bits have zero points, where all operators around take them.
+    own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    held : {tensor or weight: how it is held, whatever calibration would say}
+    """
+
+    mode: str
+    bits: int
+    weight_bits: int
+    calibrator: str
+    percentile: float
+    own: Mapping[str, Mapping[str, Any]]
+    weight_scales: str = "tensor"
+    asymmetric: bool = False
+    held: Mapping[str, Affine] = field(default_factory=dict)
+
+    def of(self, names: Iterable[str], bits: int) -> TensorSetting:
+        """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
+        found: dict[str, Any] = {}
+        for name in names:
+            found = {**self.own.get(name, {}), **found}
+        return TensorSetting(
+            found.get("bits", bits),
+            found.get("scale"),
+            found.get("calibrator", self.calibrator),
+            found.get("percentile", self.percentile),
+            self.mode == "q-value",
+            self.asymmetric,
+        )
+
+    def width(self, *names: str) -> int:
+        """Return the bits of activations that share a scale."""
+        return self.of(names, self.bits).bits
+
+    def weight_width(self, name: str) -> int:
+        """Return the bits of a weight."""
+        return self.of([name], self.weight_bits).bits
+
+    def with_scales(self, scales: Mapping[str, float]) -> ScaleChoice:
+        """Return the same with fixed `scales` for some tensors."""
+        own = {name: {**self.own.get(name, {}), "scale": scale} for name, scale in scales.items()}
+        return replace(self, own={**self.own, **own})
+
+    @property
+    def out_bits(self) -> dict[str, int | str]:
+        """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""
+        return {name: own["out_bits"] for name, own in self.own.items() if own.get("out_bits", 8) != 8}
+
+
+@dataclass(frozen=True)
+class TensorSetting:
+    """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None.
+
+    zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is 0.
+    """
+
+    bits: int
+    scale: float | None
+    calibrator: str
+    percentile: float
+    power: bool
+    zero_point: bool = False
+
+    def window(self, seen: TensorStats, through: Through | None = None) -> tuple[float, int]:
+        """Return scale and zero point for what was seen, which the curve `through` alone reads."""
+        return best_window(
+            seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+        )
+
+    def best(self, seen: TensorStats, through: Through | None = None) -> float:
+        """Return the scale for what was seen, which the curve `through` alone reads."""
+        return best_scale(
+            seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+        )
+
+
+def choice_for(prepared: Prepared, parts: Partition) -> ScaleChoice:
+    """Return how the scales of `parts` are chosen."""
+    conf = prepared.conf
+    wide = wide_states(parts, conf.state, prepared.target) if conf.bits < 16 else []
+    return choice_of(prepared.selectors(parts.graph), parts.ops, conf, wide)
+
+
+def choice_of(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wide: Sequence[str]) -> ScaleChoice:
     """Return the settings of `conf`, with the overrides resolved to tensors and weights of the selectors' graph.
 
     ops : the rule of each node that becomes integer. wide : tensors and weights that have 16 bits where no override
@@ -29,15 +122,15 @@ def chosen(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wide:
             weights = _weights(by_output.get(name), ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    return Choice(
-        conf.mode,
-        conf.bits,
-        conf.weight_bits,
-        conf.calibrator,
-        conf.percentile,
-        own,
-        conf.weight_scales,
-        conf.activations == "asymmetric",
+    return ScaleChoice(
+        mode=conf.mode,
+        bits=conf.bits,
+        weight_bits=conf.weight_bits,
+        calibrator=conf.calibrator,
+        percentile=conf.percentile,
+        own=own,
+        weight_scales=conf.weight_scales,
+        asymmetric=conf.activations == "asymmetric",
     )
 
 

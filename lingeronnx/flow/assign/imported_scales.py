@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,18 +22,18 @@ from ...graph import ir
 from ...ops import Op, parameter_values
 from ...plan import Affine, PerAxis
 from ...plan.config import QuantConfig
+from ...plan.power_of_two import power_below
 from ...qdq.read import Read
 from ...targets import Target
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
-from .scales import TieClass
+from .ties import TieClass
 
 __all__ = [
     "Taken",
     "activation_scales",
     "candidates",
     "costs",
-    "defaults",
     "parameters",
     "summary",
     "weight_scales",
@@ -82,19 +81,6 @@ class Taken:
         }  # fmt: skip
 
 
-def defaults(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:
-    """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
-    change: dict[str, Any] = {}
-    grids = [*read.activations.values(), *read.weights.values()]
-    free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
-    if "mode" not in conf.model_fields_set and free and "max-value" in target.modes:
-        change["mode"] = "max-value"
-    by_channel = any(not grid.single for grid in read.weights.values())
-    if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in target.weight_scales:
-        change["weight_scales"] = "channel"
-    return conf.model_copy(update=change)
-
-
 def activation_scales(
     read: Read, ties: Sequence[TieClass], target: Target, conf: QuantConfig, stats: Stats,
     factors: Mapping[str, np.ndarray],
@@ -139,7 +125,7 @@ def _activation(
 
 def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> float:
     """Return a power of two in place of `scale`."""
-    lower = 2.0 ** math.floor(math.log2(scale) + 1e-6)
+    lower = power_below(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
     if seen is not None and seen.squares > 0:

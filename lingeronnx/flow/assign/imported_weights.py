@@ -17,6 +17,7 @@ import numpy as np
 from ...graph import ir
 from ...plan import Affine, PerAxis
 from ...plan.config import QuantConfig
+from ...plan.power_of_two import power_below
 from ...qdq.read import Read
 from ...targets import Target
 from ..partition import Partition
@@ -100,7 +101,7 @@ def _symmetric(grid: Affine) -> list[float]:
 
 def _fitting(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> float:
     """Return `scale`, or the power of two around it that is the better one for `values`."""
-    lower = 2.0 ** math.floor(math.log2(scale) + 1e-6)
+    lower = power_below(scale, imported=True)
     if conf.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
         return float(np.float32(scale)) if conf.mode != "q-value" else lower
     return max((lower, 2 * lower), key=lambda tried: _sqnr(values, Affine(tried, bits)))

@@ -23,7 +23,8 @@ from ...plan import Affine, Plan
 from ...plan.fake import fake_quantized
 from ...run.runners import FloatRunner
 from ..assign.calibrators import full_range_scale
-from ..assign.scales import Choice, TieClass
+from ..assign.choice import ScaleChoice
+from ..assign.ties import TieClass
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
 
@@ -43,7 +44,7 @@ def costly_cuts(
     plan: Plan,
     ties: Sequence[TieClass],
     stats: Stats,
-    choice: Choice,
+    choice: ScaleChoice,
     pieces: _Feeds,
     given: Callable[[], _Feeds],
 ) -> dict[str, float]:
@@ -77,7 +78,7 @@ def costly_cuts(
 
 
 def _cut(
-    parts: Partition, plan: Plan, ties: Sequence[TieClass], stats: Stats, choice: Choice
+    parts: Partition, plan: Plan, ties: Sequence[TieClass], stats: Stats, choice: ScaleChoice
 ) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
     for tie in ties:
@@ -91,7 +92,7 @@ def _cut(
                 yield from _less([ir.read_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice)
 
 
-def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: Choice) -> Iterable[dict[str, Affine]]:
+def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: ScaleChoice) -> Iterable[dict[str, Affine]]:
     held = [plan.tensors.get(name) for name in names]
     setting = choice.of(names, choice.bits)
     q = held[0]

@@ -27,9 +27,10 @@ import numpy as np
 from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir, operators
 from ...run.runners import FloatRunner
-from ..assign.scales import Choice
+from ..assign.choice import ScaleChoice
+from ..factor_groups import FactorSets, pin_borders
 from ..partition import Partition
-from .factors import Groups, apply, combine, pin_borders
+from .factors import apply, combine
 
 __all__ = ["Channels", "equalize"]
 
@@ -38,7 +39,7 @@ _WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0
 _GAIN = 0.98  # a step must predict less than this share of the noise
 _DEAD = 1e-6
 _LIMIT = 2.0**6  # of one step's factor, either way
-_PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
+_PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class _Group:
 def equalize(
     parts: Partition,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    choice: Choice = _PLAIN,
+    choice: ScaleChoice = _PLAIN,
     runner: FloatRunner | None = None,
     known: dict[str, Channels] | None = None,
 ) -> dict[str, np.ndarray]:
@@ -116,7 +117,7 @@ def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], nam
 
 def _groups(parts: Partition) -> list[_Group]:
     """Return the free groups of tensors whose channels correspond one to one."""
-    union = Groups()
+    union = FactorSets()
     pin_borders(union, parts)
     for node, op in parts.nodes:
         sources = [ir.read_name(node, i) for i in op.data(node)]
@@ -155,7 +156,7 @@ def _flat(node: ir.Node) -> bool:
 class _Noise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _Group, seen: Mapping[str, Channels], choice: Choice) -> None:
+    def __init__(self, group: _Group, seen: Mapping[str, Channels], choice: ScaleChoice) -> None:
         self.levels_x = _levels(choice.width(*group.tensors))
         self.levels_1, self.levels_2 = (
             [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
@@ -195,7 +196,7 @@ def _levels(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: Choice) -> np.ndarray | None:
+def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: ScaleChoice) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]

@@ -12,53 +12,14 @@ import numpy as np
 
 from ...formats import CLIP
 from ...graph import ir
-from ...graph.disjoint import DisjointSets
 from ..partition import Partition
 
-__all__ = ["SCALED_BY_HOST", "Factors", "Groups", "apply", "combine", "pin_borders"]
+__all__ = ["Factors", "apply", "combine"]
 
 #: Tensor name -> float64 [1] or [channels].
 Factors = Mapping[str, np.ndarray]
 
-#: Why a Mul that `host_scale` put in stays in float.
-SCALED_BY_HOST = "it scales the tensor into the range of exponents that the chip holds"
-
 _ONE = np.ones(1)
-
-
-class Groups(DisjointSets):
-    """Sets of tensors that share a factor, and which of them are pinned to the factor 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pinned: set[str] = set()
-
-    def pin(self, name: str) -> None:
-        """Keep the factor of `name`'s group at 1."""
-        self.find(name)
-        self.pinned.add(name)
-
-    def free(self, tensors: list[str]) -> bool:
-        """Whether no tensor of a group is pinned."""
-        return not any(name in self.pinned for name in tensors)
-
-
-def pin_borders(groups: Groups, parts: Partition) -> None:
-    """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
-
-    What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
-    """
-    graph = parts.graph.graph
-    for value in (*graph.inputs, *graph.outputs):
-        groups.pin(str(value.name))
-    for node in graph:
-        if parts.floats.get(str(node.name), SCALED_BY_HOST) != SCALED_BY_HOST:
-            for read in (*node.inputs, *node.outputs):
-                if read is not None and read.name:
-                    groups.pin(str(read.name))
-        elif node.op_type == "Linear" and len(ir.source(node, 1).uses()) > 1:
-            groups.pin(ir.read_name(node))
-            groups.pin(ir.written_name(node))
 
 
 def combine(first: Factors, second: Factors) -> dict[str, np.ndarray]:

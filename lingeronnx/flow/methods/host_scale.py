@@ -16,16 +16,17 @@ import numpy as np
 from ...graph import ir
 from ...targets import Target
 from ..assign.calibrators import best_scale
-from ..assign.scales import Choice, TieClass
+from ..assign.choice import ScaleChoice
+from ..assign.ties import TieClass
+from ..factor_groups import SCALED_BY_HOST
 from ..observe.statistics import Stats
 from ..partition import Partition
-from .factors import SCALED_BY_HOST
 
 __all__ = ["free_borders", "multiplied", "settle"]
 
 
 def free_borders(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: Choice
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: ScaleChoice
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Put Mul nodes (by 1, for now) at the borders of what `target` cannot hold.
 
@@ -58,7 +59,7 @@ def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str]
     return added, alike
 
 
-def _out_of_range(ties: Sequence[TieClass], stats: Stats, target: Target, choice: Choice) -> set[str]:
+def _out_of_range(ties: Sequence[TieClass], stats: Stats, target: Target, choice: ScaleChoice) -> set[str]:
     """Return the tensors of the tie classes that need an exponent the row does not hold."""
     found: set[str] = set()
     for group in ties:

@@ -17,91 +17,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from ...formats import CLIP
 from ...graph import ir
 from ...ops import parameter_values
-from ...ops.functions.activation import bounds
 from ...targets import Target
 from ..assign.calibrators import best_scale
-from ..assign.scales import Choice, TieClass
+from ..assign.choice import ScaleChoice
+from ..assign.ties import TieClass
+from ..factor_groups import FactorGroup, factor_groups
 from ..observe.statistics import Stats, TensorStats
-from ..partition import Partition, partition
-from .factors import Groups, pin_borders
+from ..partition import Partition
 
-__all__ = ["clips_without_scale", "partition_with_clips", "range_factors"]
+__all__ = ["range_factors"]
 
 _STEPS = 16  # candidates per octave
 _SWEEPS = 4
 
 
-@dataclass
-class _Group:
-    """Tensors that share a factor; `fixed` is the factor when it is not free, `pinned` whether it must be 1."""
+@dataclass(frozen=True)
+class _RangeGroup:
+    """Tensors that share a factor, and their classes of tied tensors."""
 
-    tensors: list[str]
-    pinned: bool
-    fixed: float | None
-    classes: list[TieClass] = field(default_factory=list)
-
-
-def _groups(parts: Partition, target: Target, bits: int) -> tuple[list[_Group], list[str]]:
-    """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
-    union = Groups()
-    pin_borders(union, parts)
-    needs: dict[str, tuple[float, str]] = {}
-    for node, op in parts.nodes:
-        tensors = [ir.read_name(node, i) for i in op.data(node)]
-        tensors += [str(node.outputs[i].name) for i in op.results(node)]
-        for name in tensors:
-            union.find(name)
-            if op.factor == "passes":
-                union.join(name, tensors[0])
-            elif op.factor == "fixed":
-                union.pin(name)
-        if op.format is CLIP and not target.runs(CLIP.name):
-            limits = bounds(node)
-            assert limits is not None
-            ratio = ((1 << (bits - 1)) - 1) / limits[1]
-            needs[tensors[-1]] = (ratio / 2.0 ** math.floor(math.log2(ratio)), str(node.name))
-    groups = {
-        key: _Group(tensors, not (free := union.free(tensors)), None if free else 1.0)
-        for key, tensors in union.members().items()
-    }
-    unmet = []
-    for name, (factor, node_name) in needs.items():
-        group = groups[union.find(name)]
-        if group.fixed is not None and not math.isclose(group.fixed, factor):
-            unmet.append(node_name)
-        else:
-            group.fixed = factor
-    return list(groups.values()), unmet
-
-
-def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
-    """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
-    parts = partition(model, target, skip)
-    while unmet := clips_without_scale(parts, target, bits):
-        parts = partition(model, target, {**parts.floats, **unmet})
-    return parts
-
-
-def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
-    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`."""
-    reason = (
-        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
-        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
-    )
-    _, unmet = _groups(parts, target, bits)
-    return dict.fromkeys(unmet, reason)
+    of: FactorGroup
+    classes: list[TieClass]
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _WeightBetween:
     """A weight between two groups (indices), with the statistics of its values and its bits."""
 
     source: int
@@ -116,7 +62,7 @@ def range_factors(
     stats: Stats,
     target: Target,
     *,
-    choice: Choice,
+    choice: ScaleChoice,
     search: bool,
     by_channel: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -126,11 +72,11 @@ def range_factors(
     needs. by_channel : weights have a scale
     for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
     """
-    groups, _ = _groups(parts, target, choice.bits)
-    index = {name: i for i, group in enumerate(groups) for name in group.tensors}
+    groups = [_RangeGroup(group, []) for group in factor_groups(parts, target, choice.bits)[0]]
+    index = {name: i for i, group in enumerate(groups) for name in group.of.tensors}
     for tie in ties:
         groups[index[tie.tensors[0]]].classes.append(tie)
-    factors = [group.fixed or 1.0 for group in groups]
+    factors = [group.of.fixed or 1.0 for group in groups]
     if search:
         _descend(groups, [] if by_channel else _layers(parts, index, choice), factors, stats, choice)
     if target.power_of_two:
@@ -139,12 +85,12 @@ def range_factors(
 
 
 def _keep_within(
-    exponents: tuple[int, int], groups: list[_Group], factors: list[float], stats: Stats, choice: Choice
+    exponents: tuple[int, int], groups: list[_RangeGroup], factors: list[float], stats: Stats, choice: ScaleChoice
 ) -> None:
     """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
     for i, group in enumerate(groups):
         seen = _seen(group, stats, choice)
-        if group.pinned or not seen:
+        if group.of.pinned or not seen:
             continue
         scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s, bits in seen]
         least, most = (round(math.log2(pick(scales))) for pick in (min, max))
@@ -154,13 +100,13 @@ def _keep_within(
             factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
 
 
-def _seen(group: _Group, stats: Stats, choice: Choice) -> list[tuple[TensorStats, int]]:
+def _seen(group: _RangeGroup, stats: Stats, choice: ScaleChoice) -> list[tuple[TensorStats, int]]:
     """Return the statistics of each class of tied tensors of a group, and their bits."""
     found = [(tie.stats(stats), choice.width(*tie.tensors)) for tie in group.classes]
     return [(seen, bits) for seen, bits in found if seen is not None and seen.squares > 0]
 
 
-def _layers(parts: Partition, index: Mapping[str, int], choice: Choice) -> list[_Layer]:
+def _layers(parts: Partition, index: Mapping[str, int], choice: ScaleChoice) -> list[_WeightBetween]:
     found = []
     for node, op in parts.nodes:
         for parameter in op.parameters(node):
@@ -169,11 +115,13 @@ def _layers(parts: Partition, index: Mapping[str, int], choice: Choice) -> list[
             source, result = ir.read_name(node, op.data(node)[0]), ir.written_name(node)
             bits = choice.weight_width(ir.read_name(node, parameter))
             if np.any(values):
-                found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
+                found.append(_WeightBetween(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
     return found
 
 
-def _descend(groups: list[_Group], layers: list[_Layer], factors: list[float], stats: Stats, choice: Choice) -> None:
+def _descend(
+    groups: list[_RangeGroup], layers: list[_WeightBetween], factors: list[float], stats: Stats, choice: ScaleChoice
+) -> None:
     """Coordinate descent on `factors` (in place)."""
     weight_noise: dict[tuple[int, float], float] = {}
 
@@ -197,7 +145,7 @@ def _descend(groups: list[_Group], layers: list[_Layer], factors: list[float], s
     for _ in range(_SWEEPS):
         before = list(factors)
         for i, group in enumerate(groups):
-            if group.fixed is not None:
+            if group.of.fixed is not None:
                 continue
             if not seen_of(i):
                 continue

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...plan import Plan
 from ...targets import Target
-from ..assign.scales import TieClass, UnheldScale, legalize
+from ..assign.legalize import UnheldScale, legalize
+from ..assign.ties import TieClass
 from ..partition import Partition
 
 __all__ = ["scales_by_outputs"]

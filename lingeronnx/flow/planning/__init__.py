@@ -8,7 +8,21 @@
 Owns: in which order the accuracy methods are applied. Must not know: reports, trials.
 """
 
+from .calibration import Observed, observe_model
+from .imported_plan import take_over
+from .plan_record import Basis, Planned
 from .refinement import refined
-from .scale_assignment import Basis, Observed, Planned, assign_scales, observe_model, plan_for, take_over
+from .scale_assignment import assign_scales
+from .scale_sources import plain_scales, plan_for
 
-__all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "refined", "take_over"]
+__all__ = [
+    "Basis",
+    "Observed",
+    "Planned",
+    "assign_scales",
+    "observe_model",
+    "plain_scales",
+    "plan_for",
+    "refined",
+    "take_over",
+]

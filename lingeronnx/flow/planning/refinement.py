@@ -13,7 +13,7 @@ from ...run.memory import bytes_per_sample, piece, release
 from ..lower import lower
 from ..methods.refine import Methods, refinable, refine, sums_looked_at, walk_bytes
 from ..partition import Partition
-from .scale_assignment import Planned
+from .plan_record import Planned
 
 __all__ = ["refined", "samples"]
 
@@ -34,7 +34,7 @@ def refined(
     feeds : the samples to refine on, those of `samples` by default. before : another plan for the same model, refined
     by the same methods on the same data, and what came of it: layers that the same integers reach are taken over.
     """
-    if planned.prepared.conf.effort == "fast" or planned.prepared.weights_fixed:
+    if planned.conf.effort == "fast" or planned.weights_fixed:
         return planned.graph
     copy = ir.clone(planned.graph)
     methods = Methods() if methods is None else methods
@@ -44,19 +44,18 @@ def refined(
         _take_over(parts, before[1], known)
     if known == refinable(parts).keys():
         return copy
-    data, budget = planned.prepared.data, planned.prepared.conf.budget
+    data, budget = planned.data, planned.conf.budget
     feeds = samples(planned) if feeds is None else feeds
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     runner = planned.summing if sums_looked_at(parts, plan, methods) else planned.runner
-    refine(parts, plan, planned.prepared.target, feeds, runner, pieces, budget, methods, progress, known)
+    refine(parts, plan, planned.target, feeds, runner, pieces, budget, methods, progress, known)
     release()
     return copy
 
 
 def samples(planned: Planned) -> dict[str, np.ndarray]:
     """Return the calibration samples that weights are refined on, as many as a walk holds at once."""
-    prepared = planned.prepared
-    return prepared.data.first(piece(walk_bytes(planned.graph), _SAMPLES, prepared.conf.budget))
+    return planned.data.first(piece(walk_bytes(planned.graph), _SAMPLES, planned.conf.budget))
 
 
 # ---- layers that were refined before -----------------------------------------------------------------------------
@@ -78,7 +77,7 @@ class _Layers:
     """What the layers of a plan are computed from, before they are refined."""
 
     def __init__(self, planned: Planned, methods: Methods) -> None:
-        lowered = lower(planned.parts, planned.plan, planned.prepared.target)
+        lowered = lower(planned.parts, planned.plan, planned.target)
         self._floats, integers = digests(planned.graph), digests(lowered.graph)
         self._sums = sums_looked_at(planned.parts, planned.plan, methods)
         self._integers: dict[str, bytes | None] = {}

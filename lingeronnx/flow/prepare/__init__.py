@@ -4,7 +4,8 @@ Owns: what of the settings the model and the data decide, selectors, states that
 changes no output. Must not know: scales.
 """
 
+from .calibration_data import synthetic
 from .data_needs import need_data, need_scales
-from .preparation import Prepared, normalised, prepare, synthetic
+from .preparation import Prepared, normalised, prepare
 
 __all__ = ["Prepared", "need_data", "need_scales", "normalised", "prepare", "synthetic"]

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...run.runners import FloatRunner
 
-__all__ = ["Reference"]
+__all__ = ["FloatOutputs"]
 
 
-class Reference:
+class FloatOutputs:
     """The outputs `names` of the user's model, which `source` runs, in pieces of samples.
 
     most : bytes of outputs that are held.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,24 @@ from ...passes.entry.free_batch import free_batch
 from ...plan.config import QuantConfig
 from ...qdq.encodings import Encodings
 from ...qdq.read import Read, is_quantized, read
-from ...run.data import Data, InputSpec
+from ...run.data import Data
 from ...run.memory import bytes_per_sample, piece
-from ...run.runners import FloatRunner, Islands, input_specs
-from ...run.streaming import Calls, unrolled
-from ...targets import Target, by_name
-from ..assign.imported_scales import defaults
-from ..methods.ranges import partition_with_clips
+from ...run.runners import FloatRunner, Islands
+from ...run.streaming import Calls
+from ...targets import Target
+from ..factor_groups import partition_with_clips
 from ..partition import Partition
-from .float_outputs import Reference
-from .rewriter import Changed, Rewriter, check_repeatable, check_same
+from .calibration_data import calibration_data, fix_sizes
+from .float_outputs import FloatOutputs
+from .rewriter import Changed, Rewriter, Rewritten, check_repeatable, check_same
 from .selectors import Selectors
-from .states import advice, apart, proposals
+from .settings import configured, keeping, target_of
+from .states import apart, proposals
 
-__all__ = ["Prepared", "normalised", "prepare", "synthetic"]
+__all__ = ["Prepared", "normalised", "prepare"]
 
-_SYNTHETIC_SAMPLES = 16
-_SYNTHETIC_CALLS = 4  # of a model whose states are fed back
-_SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
 _FEW = 16  # samples that outputs are compared on at a time
-_REFERENCE = 16  # the part of the budget that outputs of the user's model may take
+_FLOAT_OUTPUTS = 16  # the part of the budget that outputs of the user's model may take
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Prepared:
     """A float model ready to be calibrated.
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
-    fitted. source : the user's graph in onnxruntime; reference : its outputs on the data. data : for
+    fitted. source : the user's graph in onnxruntime; float_outputs : what it gives on the data. data : for
     calibration; synthetic : whether they are made up. stem : of the file name that the packer's line speaks of.
     skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
     own states.
@@ -65,7 +62,7 @@ class Prepared:
     original: ir.Graph
     parts: Partition
     source: FloatRunner
-    reference: Reference
+    float_outputs: FloatOutputs
     target: Target
     conf: QuantConfig
     data: Data
@@ -141,54 +138,87 @@ def prepare(
     The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
     encodings : scales that another tool chose for a float model.
     """
-    conf = _config(config, settings)
-    row = _row(conf)
-    given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
-    digest = whole(given)
-    found, came = _read(given, conf) if encodings is None else _borrow(given, encodings)
-    if found is not None:
-        given = ir.clone(found.graph)
-        conf = conf if conf.requantize else defaults(conf, row, found)
-    fixed = fix_inputs(given, conf.fix)
-    tell_batch_axes(given, conf.batch_axis)
+    conf = configured(config, settings)
+    target = target_of(conf)
+    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    digest = whole(loaded)
+    brought, came = _brought(loaded, conf) if encodings is None else _meant(encodings, loaded)
+    if brought is not None:
+        loaded = ir.clone(brought.graph)
+        conf = conf if conf.requantize else keeping(conf, target, brought)
+    fixed = fix_inputs(loaded, conf.fix)
+    tell_batch_axes(loaded, conf.batch_axis)
     record = Record(conf.debug_dump)
-    original, notes = accept(given, record)
-    if (tail := cut(original)) is not None:
-        original = tail.body
-        free_batch(original)
-        what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
-        notes.append(
-            f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
-            f"measured is what they read: {', '.join(tail.reads)}"
-        )
-    stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
-    data, calls = _calibration(calib, original, conf, fixed, hold and calib is not None)
+    original, tail, notes = _accepted(loaded, record)
+    notes += [] if tail is None else [_told(tail)]
+    data, calls = calibration_data(calib, original, conf, fixed, hold and calib is not None)
     if not conf.state and (looks := proposals(original)):
         line = " ".join(f"--state {output}={name}" for output, name in looks.items())
         notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
-    notes += [*came, *_fix_sizes(original, data)]
+    notes += [*came, *fix_sizes(original, data)]
     source = FloatRunner(original, _outputs(original))
-    reference = Reference(source, _outputs(original), conf.budget // _REFERENCE)
+    float_outputs = FloatOutputs(source, _outputs(original), conf.budget // _FLOAT_OUTPUTS)
     check_repeatable(original, source, data.first())
-    rewriter = Rewriter(original, source, data.first(), row, conf)
-    while True:
-        graph, selectors, fitted = rewriter.run(record)
-        skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
-        parts = partition_with_clips(graph, row, skip, conf.bits)
-        prepared = Prepared(
-            original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
-            record.last_reasons(), None if conf.requantize else found, digest, tail,
-        )  # fmt: skip
-        try:
-            check_same(source, prepared.runner, _outputs(original), data.first())
-        except (Changed, ModelError) as wrong:
-            rewriter.leave_out_wrong(wrong)
-        else:
-            break
+
+    def divided(changed: Rewritten) -> Prepared:
+        skip = {**apart(changed.graph, conf.state, target), **changed.selectors.skipped(conf.skip)}
+        return Prepared(
+            original=original,
+            parts=partition_with_clips(changed.graph, target, skip, conf.bits),
+            source=source,
+            float_outputs=float_outputs,
+            target=target,
+            conf=conf,
+            data=data,
+            fitted=changed.fitted,
+            notes=notes,
+            stem=Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant",
+            synthetic=calib is None,
+            skip=skip,
+            calls=calls,
+            reasons=record.last_reasons(),
+            read=None if conf.requantize else brought,
+            digest=digest,
+            tail=tail,
+        )
+
+    rewriter = Rewriter(original, source, data.first(), target, conf)
+    prepared = _same(rewriter, record, divided)
     while more := _infinite(prepared):
         prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
     notes += [*rewriter.notes(), *data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return prepared
+
+
+def _accepted(model: ir.Graph, record: Record | None = None) -> tuple[ir.Graph, Tail | None, list[str]]:
+    """Return `model` as other passes can read it, the tail that was cut off behind it, and notes."""
+    original, notes = accept(model, record)
+    tail = cut(original)
+    if tail is None:
+        return original, None, notes
+    free_batch(tail.body)
+    return tail.body, tail, notes
+
+
+def _told(tail: Tail) -> str:
+    """Return a note on what was cut off."""
+    what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
+    return (
+        f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
+        f"measured is what they read: {', '.join(tail.reads)}"
+    )
+
+
+def _same(rewriter: Rewriter, record: Record, divided: Callable[[Rewritten], Prepared]) -> Prepared:
+    """Return the rewritten model, without the passes after which an output is another one."""
+    while True:
+        prepared = divided(rewriter.run(record))
+        try:
+            check_same(prepared.source, prepared.runner, _outputs(prepared.original), prepared.data.first())
+        except (Changed, ModelError) as wrong:
+            rewriter.leave_out_wrong(wrong)
+        else:
+            return prepared
 
 
 def _infinite(prepared: Prepared) -> dict[str, str]:
@@ -212,7 +242,7 @@ def _outputs(model: ir.Graph) -> list[str]:
     return [str(value.name) for value in model.graph.outputs]
 
 
-def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
+def _brought(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
     """Return what a model that is quantized already holds, None for a float one, and notes.
 
     Raises ConfigError where a float model is to be quantized again.
@@ -228,7 +258,7 @@ def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
     return found, [f"the model is quantized already: {what}", *found.notes]
 
 
-def _borrow(model: ir.Graph, encodings: Encodings) -> tuple[Read, list[str]]:
+def _meant(encodings: Encodings, model: ir.Graph) -> tuple[Read, list[str]]:
     """Return what another tool's plan means for the float `model`; ConfigError where it has scales of its own."""
     if is_quantized(model):
         raise ConfigError(f"{encodings.where} ({encodings.tool}) is for a float model; this one is quantized already")
@@ -240,100 +270,13 @@ def normalised(model: ir.Graph, target: Target, calib: object) -> tuple[ir.Graph
 
     One that another tool has quantized is the float model that it stands for.
     """
-    conf, came = _config(None, {"platform": target, "fit": False}), []
+    conf, came = configured(None, {"platform": target, "fit": False}), []
     if is_quantized(model):
         model = read(model).graph
         came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
-    original, notes = accept(model)
+    original, _, notes = _accepted(model)
     notes = [*came, *notes]
-    if (tail := cut(original)) is not None:
-        original = tail.body
-        free_batch(original)
-    data, _ = _calibration(calib, original, conf, {}, False)
-    notes += _fix_sizes(original, data)
+    data, _ = calibration_data(calib, original, conf, {}, False)
+    notes += fix_sizes(original, data)
     rewriter = Rewriter(original, None, data.first(), target, conf)
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]
-
-
-def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
-    given = {key: value for key, value in settings.items() if value is not None}
-    if isinstance(config, str | os.PathLike):
-        return QuantConfig.read(os.fspath(config), **given)
-    if config is not None:
-        return QuantConfig.of({**dict(config), **given})
-    return QuantConfig.of(given)
-
-
-def _row(conf: QuantConfig) -> Target:
-    target = by_name(conf.platform)
-    conf.check_platform(target)
-    return target
-
-
-# ---- data --------------------------------------------------------------------------------------------------------
-
-
-def _calibration(
-    calib: object, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray], hold: bool
-) -> tuple[Data, Calls | None]:
-    """Return the calibration data, and the calls they were made of where states are fed back."""
-    specs = input_specs(model)
-    if conf.state:
-        fed = [spec for spec in specs if spec.name not in conf.state.values()]
-        if calib is None:
-            calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
-        calls = unrolled(model, calib, conf.state, fixed, hold)
-        data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
-        alone = "the calibration data hold one call: nothing is fed back; give one item per call"
-        data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
-        return data, calls
-    source = calib if calib is not None else [synthetic(specs, conf.seed)]
-    data = Data(
-        source,
-        specs,
-        limit=conf.limit,
-        what="calibration data",
-        fixed=fixed,
-        hold=hold,
-        advice=partial(advice, model),
-    )
-    return data, None
-
-
-def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
-    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
-    rng = np.random.default_rng(seed)
-    feeds = {}
-    for spec in specs:
-        if spec.shape is None or any(d is None for i, d in enumerate(spec.shape) if i != spec.axis):
-            raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
-        sample = math.prod(int(d or 1) for i, d in enumerate(spec.shape) if i != spec.axis)
-        many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
-        open_size = spec.batched and not spec.single
-        size = tuple(many if i == spec.axis and open_size else int(d or 1) for i, d in enumerate(spec.shape))
-        real = spec.dtype.kind == "f"
-        feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if real else np.zeros(size, spec.dtype)
-    return feeds
-
-
-def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
-    """Give the inputs of `model` the sizes of the first sample where the file leaves them open; return notes."""
-    notes = []
-    feed = data.first()
-    for value in model.graph.inputs:
-        array = feed.get(str(value.name))
-        shape, axis = ir.shape(value), data.inputs[str(value.name)].axis
-        if array is None or (shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)):
-            continue
-        sizes: list[int | str] = list(array.shape)
-        if axis is not None and (not shape or shape[axis] is None):
-            sizes[axis] = "N"
-        value.shape = ir.oir_shape(sizes)
-        sample = [d for i, d in enumerate(array.shape) if i != axis]
-        notes.append(
-            f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
-        )
-    if notes:  # with all sizes known
-        free_batch(model)
-    data.inputs.update({spec.name: spec for spec in input_specs(model)})
-    return notes

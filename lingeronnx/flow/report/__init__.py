@@ -25,7 +25,7 @@ __all__ = [
     "float_nodes",
     "measured",
     "packer_line",
-    "rewritten",
     "told_findings",
+    "rewritten",
     "told_floats",
 ]

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from ...errors import ConfigError
 from ...graph import ir
 from ...ops.macs import macs
-from ..planning.scale_assignment import Planned
+from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from ..prepare.selectors import select
-from .range_outliers import Massive, massive
+from .range_outliers import RangeOutlier, range_outliers
 from .report import FloatNode, Next, float_nodes
 
 __all__ = ["next_options"]
@@ -27,22 +27,22 @@ _LEAST = 20  # a cut leaves more than one of so many multiply-accumulates in int
 _MOST = 4  # selectors of a cut: more are no line to read
 
 
-def next_options(planned: Planned, between: Sequence[FloatNode], lossy: bool) -> list[Next]:
+def next_options(prepared: Prepared, planned: Planned, between: Sequence[FloatNode], lossy: bool) -> list[Next]:
     """Return what to try, the first first.
 
     between : float nodes that stand between integer ones. lossy : whether an output is far from the float model's.
     """
-    prepared, found = planned.prepared, []
+    options: list[Next] = []
     if between and prepared.target.packs:
-        found += _cut(prepared, {entry.node for entry in between})
-    if lossy and (groups := massive(planned)):
-        found.append(_wider(groups[:_MOST]))
+        options += _cut(prepared, {entry.node for entry in between})
+    if lossy and (groups := range_outliers(prepared, planned)):
+        options.append(_wider(groups[:_MOST]))
     if lossy and planned.basis.choice is not None and prepared.read is None and not prepared.synthetic:
-        found.append(Next((_WISH,), "looks for the cheapest widths and float layers that bring every output so far"))
-    return found
+        options.append(Next((_WISH,), "looks for the cheapest widths and float layers that bring every output so far"))
+    return options
 
 
-def _wider(groups: Sequence[Massive]) -> Next:
+def _wider(groups: Sequence[RangeOutlier]) -> Next:
     """Return how to give 16 bits to tensors whose range few values make."""
     options = tuple(f"--override {shlex.quote(f'{group.name}=bits:16')}" for group in groups)
     rest = f", and {len(groups) - 1} more likewise" if len(groups) > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,6 @@ from ...fit import Fitted
 from ...graph import ir
 from ...graph.tail import with_tail
 from ...ops import Op
-from ...plan.synthetic import SYNTHETIC
 from ...run.data import Progress
 from ...run.memory import piece, release
 from ...run.moments import note_inputs
@@ -21,122 +20,114 @@ from ...run.origin import note_made
 from ...run.session import lowered_session
 from ...targets import DEFAULT, Target
 from ..lower import lower
-from ..planning.scale_assignment import Planned
-from .advice import next_options
+from ..planning.plan_record import Planned
+from ..prepare.preparation import Prepared
+from .describe import describe
 from .fidelity import Fidelity, fidelity
 from .quantized_model import QuantizedModel
-from .report import FloatNode, Report, describe
+from .report import Report
 
 __all__ = ["Compared", "compared", "complete"]
 
 _FEW = 8  # calibration samples that the result keeps
-_SEEN = 256  # calibration samples whose moments are noted in the graph
+_NOTED = 256  # calibration samples whose moments are noted in the graph
 
 
 @dataclass(frozen=True)
 class Compared:
     """A plan whose integer graph has been compared with the float model.
 
-    exact : the planned float graph with its weights as they shall be. made : the integer graph, not yet in the chip's
-    form. seen : how far it is from the float model.
+    prepared, planned : the model and the plan. exact : the planned float graph with its weights as they shall be.
+    lowered : the integer graph, not yet in the chip's form. fidelity : how far it is from the float model.
     """
 
+    prepared: Prepared
     planned: Planned
     exact: ir.Graph
-    made: Lowered
-    seen: Fidelity
+    lowered: Lowered
+    fidelity: Fidelity
 
     @cached_property
     def result(self) -> QuantizedModel:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
-        planned, prepared = self.planned, self.planned.prepared
-        plan, target = planned.plan, prepared.target
-        notes = [*prepared.notes, *planned.notes]
-        lowered, formed = target.finish(self.made.graph)
+        prepared, planned = self.prepared, self.planned
+        graph, formed = planned.target.finish(self.lowered.graph)
         if not prepared.synthetic:
-            few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
-            note_inputs(lowered, prepared.data.first(few))
-        note_made(lowered, prepared.digest)
-        fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.made), *formed]
-        tail = prepared.tail
-        rest = {} if tail is None else {str(n.name): n.op_type for n in tail.model.graph}
-        behind = [FloatNode(name, kind, tail.why[name]) for name, kind in rest.items()] if tail is not None else []
-        report = describe(planned.parts, lowered, plan, target, fitted, notes, prepared.stem, behind)
-        if tail is not None:
-            lowered = with_tail(lowered, tail)
-        seen = self.seen
-        report = replace(
-            report,
-            outputs=seen.outputs,
-            measured_on=seen.on,
-            warnings=[*([SYNTHETIC] if plan.synthetic else []), *seen.warnings],
-            doubts=seen.doubts,
-            parts=seen.parts,
-            next=next_options(planned, report.float_nodes, seen.lossy),
-            full=prepared.conf.notes == "full",
-            taken=planned.taken,
-            refused=planned.refused,
-        )
+            few = piece(4 * prepared.input_bytes, _NOTED, prepared.conf.budget)
+            note_inputs(graph, prepared.data.first(few))
+        note_made(graph, prepared.digest)
+        fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.lowered), *formed]
+        report = describe(prepared, planned, graph, fitted, self.fidelity)
         return QuantizedModel(
-            lowered,
-            plan,
-            report,
-            planned.graph,
-            target,
-            planned.ranges,
-            planned.basis,
-            prepared.reasons,
-            {} if prepared.synthetic else prepared.data.first(_FEW),
+            graph=graph if prepared.tail is None else with_tail(graph, prepared.tail),
+            plan=planned.plan,
+            report=report,
+            float_graph=planned.graph,
+            platform=planned.target,
+            ranges=planned.ranges,
+            basis=planned.basis,
+            reasons=prepared.reasons,
+            samples={} if prepared.synthetic else prepared.data.first(_FEW),
         )
 
     @property
     def checked(self) -> QuantizedModel:
         """The result; ConstraintError with require_chip where it is not chip-ready."""
         report = self.result.report
-        if self.planned.prepared.conf.require_chip and not report.chip_ready:
-            raise _not_ready(report, self.planned.prepared.target)
+        if self.prepared.conf.require_chip and not report.chip_ready:
+            raise _not_ready(report, self.planned.target)
         return self.result
 
+    def with_notes(self, notes: Iterable[str]) -> Compared:
+        """Return the same with more lines in its report."""
+        return replace(self, planned=self.planned.with_notes(notes))
 
-def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None, explain: bool = True) -> Compared:
+
+def compared(
+    prepared: Prepared,
+    planned: Planned,
+    exact: ir.Graph,
+    progress: Progress | None = None,
+    explain: bool = True,
+) -> Compared:
     """Lower `exact`, the planned graph with its weights as they shall be, and compare it with the float model.
 
     explain : whether a warning says where an output breaks; not for a trial.
     """
-    target = planned.prepared.target
-    if planned.prepared.synthetic and exact is not planned.graph:  # weights were refined on random inputs
+    target = planned.target
+    if prepared.synthetic and exact is not planned.graph:  # weights were refined on random inputs
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
-    made = lower(planned.parts.on(exact), planned.plan, target)
-    session = lowered_session(made.graph, target, planned.prepared.opened)
-    seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress, explain)
+    lowered = lower(planned.parts.on(exact), planned.plan, target)
+    session = lowered_session(lowered.graph, target, prepared.opened)
+    distance = fidelity(prepared, lowered.graph, planned.graph, session, progress, explain)
     release()
-    return Compared(planned, exact, made, seen)
+    return Compared(prepared=prepared, planned=planned, exact=exact, lowered=lowered, fidelity=distance)
 
 
-def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:
+def complete(prepared: Prepared, planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:
     """Lower `exact`, the planned graph with its weights as they shall be, and say what became of the model.
 
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
-    return compared(planned, exact, progress).checked
+    return compared(prepared, planned, exact, progress).checked
 
 
-def _composed(graph: ir.Graph, rules: Mapping[str, Op], made: Lowered) -> list[Fitted]:
+def _composed(graph: ir.Graph, rules: Mapping[str, Op], lowered: Lowered) -> list[Fitted]:
     """Return how the nodes of the float `graph` are written that no single integer operator serves.
 
     An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it gives once. What
     moves data is exact altogether: its parts are joined at the scale they have.
     """
     kinds = {str(node.name): ir.kind(node) for node in graph.graph}
-    found = []
-    for name, forms in made.forms.items():
+    composed = []
+    for name, forms in lowered.forms.items():
         if len(forms) > 1:
             counts = Counter(form.name for form in forms)
             words = [operator if count == 1 else f"{count} {operator}" for operator, count in counts.items()]
             rounding = 0 if rules[name].moves else sum(bool(form.domain) for form in forms)
             cost = "exact" if rounding < 2 else f"{rounding} operators, one rounding each at most"
-            found.append(Fitted(name, f"{kinds[name]} written as {', '.join(words)}", cost))
-    return found
+            composed.append(Fitted(name, f"{kinds[name]} written as {', '.join(words)}", cost))
+    return composed
 
 
 def _not_ready(report: Report, target: Target) -> ConstraintError:

@@ -9,7 +9,7 @@ from typing import Any
 from ...graph import ir
 from ...run.data import Progress
 from ...run.evaluation import evaluate
-from .evaluation_clipping import beyond
+from .evaluation_clipping import clipped_values
 from .quantized_model import QuantizedModel
 
 __all__ = ["measured"]
@@ -33,5 +33,5 @@ def measured(
     """
     sizes: dict[str, Any] = {} if batch is None else {"batch": batch}
     found = evaluate(result.session(), data, metric=metric, baseline=baseline, limit=limit, progress=progress, **sizes)
-    notes = (*result.report.notes, *beyond(result, data, budget, limit))
+    notes = (*result.report.notes, *clipped_values(result, data, budget, limit))
     return replace(result, report=replace(result.report, accuracy=found.accuracy, notes=notes))

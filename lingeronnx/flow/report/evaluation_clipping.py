@@ -9,7 +9,7 @@ from ...run.memory import bytes_per_sample, piece
 from ...run.runners import FloatRunner, input_specs
 from .quantized_model import QuantizedModel
 
-__all__ = ["beyond"]
+__all__ = ["clipped_values"]
 
 _SAMPLES = 256
 _BATCH = 16
@@ -19,7 +19,7 @@ _FAR = 2.0  # how many times the calibrated range, from which on one value is en
 _MOST = 3
 
 
-def beyond(result: QuantizedModel, data: object, budget: int, limit: int | None = None) -> list[str]:
+def clipped_values(result: QuantizedModel, data: object, budget: int, limit: int | None = None) -> list[str]:
     """Return a line for each of the worst tensors whose values in `data` leave the range that calibration saw.
 
     budget : bytes that may be taken. At most 256 samples are looked at. None where the plan was made elsewhere: what

@@ -19,7 +19,7 @@ from ...run.runners import FloatRunner, input_specs
 from ...run.session import Session
 from ...run.streaming import Stream
 from ..prepare.preparation import Prepared
-from .output_parts import Joined, Part, joined
+from .output_parts import OutputPart, PartMeter, part_ends
 
 __all__ = ["Fidelity", "fidelity", "per_tensor"]
 
@@ -38,7 +38,7 @@ class Fidelity:
     """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
 
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
-    parts : of outputs that join several tensors (`joined`), how far each part is. errors : float64 [outputs, n],
+    parts : of outputs that join several tensors (`part_ends`), how far each part is. errors : float64 [outputs, n],
     summed squares of each sample, or of each piece where an output has no samples on its first axis. power : float64
     [outputs], of the float model.
     """
@@ -48,7 +48,7 @@ class Fidelity:
     warnings: Sequence[str]
     doubts: Mapping[str, str] = field(default_factory=dict)
     lossy: bool = False
-    parts: Sequence[Part] = ()
+    parts: Sequence[OutputPart] = ()
     errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
 
@@ -69,12 +69,12 @@ def fidelity(
     names = [str(v.name) for v in prepared.original.graph.outputs]
     found = {name: Agreement() for name in names}
     varied = {name: _Varied() for name in names}
-    made_of = {name: Joined(name, ends) for name, ends in joined(prepared.graph).items() if name in found}
+    made_of = {name: PartMeter(name, ends) for name, ends in part_ends(prepared.graph).items() if name in found}
     feeds, on = _data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
     state = dict(prepared.conf.state)
-    moves = {name: _Moves() for name in state}
+    moves = {name: _StateMoves() for name in state}
     both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, names)
     errors: list[np.ndarray] = []
     power = np.zeros(len(names))
@@ -108,7 +108,16 @@ def fidelity(
     doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(number, what))}
     measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
     each = np.hstack(errors) if errors else np.zeros((len(names), 0))
-    return Fidelity(measures, on, warnings, doubts, bool(low), parts, each, power)
+    return Fidelity(
+        outputs=measures,
+        on=on,
+        warnings=warnings,
+        doubts=doubts,
+        lossy=bool(low),
+        parts=parts,
+        errors=each,
+        power=power,
+    )
 
 
 def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
@@ -118,9 +127,9 @@ def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
         return np.asarray(np.einsum("ij,ij->i", error, error))
 
 
-def _lost(parts: Sequence[Part], whole: Mapping[str, float]) -> list[str]:
+def _lost(parts: Sequence[OutputPart], whole: Mapping[str, float]) -> list[str]:
     """Return a line for the worst part of each output of which a part is far off, though the whole is not."""
-    worst: dict[str, Part] = {}
+    worst: dict[str, OutputPart] = {}
     for part in parts:
         if not part.sqnr >= _LEAST and whole[part.output] >= _LEAST:
             worst[part.output] = min(worst.get(part.output, part), part, key=lambda p: _order(p.sqnr))
@@ -204,7 +213,7 @@ def _single(
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
     what = "held" if prepared.data.held() else "first"
     for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
-        want = prepared.reference.outputs(what, number, part)
+        want = prepared.float_outputs.outputs(what, number, part)
         given = {name: array for name, array in part.items() if name in takes}
         yield want, dict(zip(names, session.run(names, given), strict=True)), _size(prepared, part)
 
@@ -248,7 +257,7 @@ def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> It
 # ---- states that stand still -------------------------------------------------------------------------------------
 
 
-class _Moves:
+class _StateMoves:
     """The range of every element of a state over the calls, float and integer."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from ...graph import ir
 from ...ops.macs import macs
 from ...run.metrics import Agreement
 
-__all__ = ["Joined", "Part", "joined"]
+__all__ = ["OutputPart", "PartMeter", "part_ends"]
 
 _MOST = 64  # parts along one axis: more are channels, which no two branches made
 
@@ -26,7 +26,7 @@ _Places = Mapping[int, _Place]  # axis of a tensor -> where it lies in the outpu
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """A part of an output, elements `first` to `last` of `axis`, and how far it is from the float model's."""
 
     output: str
@@ -41,7 +41,7 @@ class Part:
         return f"{which} of axis {self.axis}"
 
 
-def joined(model: ir.Graph) -> dict[str, dict[int, list[int]]]:
+def part_ends(model: ir.Graph) -> dict[str, dict[int, list[int]]]:
     """Return {output: {axis: where parts end}} of the outputs of `model` that are put together from several tensors.
 
     Such are Concat, stacks, a sum of padded tensors, and ScatterND at constant places, seen through all that
@@ -173,8 +173,8 @@ def _reshaped(after: Sequence[int], before: Sequence[int], places: _Places) -> _
     return found
 
 
-class Joined:
-    """Measures the parts of one output; `ends` as `joined` gives them."""
+class PartMeter:
+    """Measures the parts of one output; `ends` as `part_ends` gives them."""
 
     def __init__(self, output: str, ends: Mapping[int, Sequence[int]]) -> None:
         self._output, self._ends = output, ends
@@ -191,10 +191,10 @@ class Joined:
                 self._seen.setdefault((axis, first, last), Agreement()).add(want[cut], have[cut])
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[OutputPart]:
         """The parts, but those that are zero in the float model."""
         return [
-            Part(self._output, axis, first, last - 1, a.cosine, a.sqnr)
+            OutputPart(self._output, axis, first, last - 1, a.cosine, a.sqnr)
             for (axis, first, last), a in self._seen.items()
             if a.sums[2] > 0
         ]

@@ -24,7 +24,7 @@ from ...plan import Plan
 from ...run.part import chip_part
 from ...run.session import Session, lowered_session
 from ...targets import Target
-from ..planning.scale_assignment import Basis
+from ..planning.plan_record import Basis
 from .fidelity import per_tensor
 from .notebook import notebook_html
 from .report import Report, packer_line

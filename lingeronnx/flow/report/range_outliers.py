@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ConfigError
-from ..assign.scales import tie_classes
+from ..assign.ties import tie_classes
 from ..observe.statistics import TensorStats
-from ..planning.scale_assignment import Planned
+from ..planning.plan_record import Planned
+from ..prepare.preparation import Prepared
 
-__all__ = ["Massive", "massive"]
+__all__ = ["RangeOutlier", "range_outliers"]
 
 _SHARE = 0.99  # of the values
 _FAR = 24.0  # times that share's reach: then about five steps of 8 bits are left for it
@@ -23,7 +24,7 @@ _WIDE = 16
 
 
 @dataclass(frozen=True)
-class Massive:
+class RangeOutlier:
     """Tensors of one scale, by the name of one: the largest |x| of them, and what 99 % of them stay below."""
 
     name: str
@@ -39,25 +40,25 @@ class Massive:
         return f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below {self.most:.2g}"
 
 
-def massive(planned: Planned) -> list[Massive]:
+def range_outliers(prepared: Prepared, planned: Planned) -> list[RangeOutlier]:
     """Return the groups of 8-bit activations whose range a few values make, the worst first.
 
     None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named by the last of its
     tensors that the user's graph has, which `--override NAME=bits:16` takes.
     """
-    target, stats = planned.prepared.target, planned.basis.stats
+    target, stats = planned.target, planned.basis.stats
     if _WIDE not in target.bits:
         return []
-    found = []
+    outliers = []
     for group in tie_classes(planned.parts, target):
-        seen, name = group.stats(stats), _named(planned, group.tensors)
+        seen, name = group.stats(stats), _named(prepared, group.tensors)
         held = planned.plan.tensors.get(group.tensors[-1])
         if seen is None or name is None or held is None or held.bits >= _WIDE:
             continue
         largest, most = max(seen.high, -seen.low), _most(seen)
         if most > 0 and largest > _FAR * most:
-            found.append(Massive(name, largest, most))
-    return sorted(found, key=lambda one: -one.ratio)
+            outliers.append(RangeOutlier(name, largest, most))
+    return sorted(outliers, key=lambda one: -one.ratio)
 
 
 def _most(seen: TensorStats) -> float:
@@ -72,9 +73,9 @@ def _most(seen: TensorStats) -> float:
     return float(sizes[some][order][np.searchsorted(summed, _SHARE * summed[-1])])
 
 
-def _named(planned: Planned, tensors: tuple[str, ...]) -> str | None:
+def _named(prepared: Prepared, tensors: tuple[str, ...]) -> str | None:
     """Return the last of `tensors` that is the user's own, None where none is."""
-    selectors = planned.prepared.selectors(planned.prepared.graph)
+    selectors = prepared.selectors(prepared.graph)
     for name in reversed(tensors):
         try:
             if name in selectors.tensors(name):

@@ -11,24 +11,18 @@ from types import MappingProxyType
 from typing import Any
 
 from ...alike import grouped, pattern, told
-from ...files import chip_file
 from ...fit import Fitted
 from ...graph import ir
-from ...graph.names import Names
-from ...ops.macs import known_macs, macs
-from ...plan import Plan
-from ...run.part import chip_part, scaled_by_host
+from ...ops.macs import macs
 from ...targets import Cost, Finding, Target
 from ..assign.imported_scales import Taken
-from ..partition import Partition
-from .output_parts import Part
+from .output_parts import OutputPart
 
 __all__ = [
     "LEVELS",
     "FloatNode",
     "Next",
     "Report",
-    "describe",
     "float_nodes",
     "packer_line",
     "rewritten",
@@ -106,7 +100,7 @@ class Report:
     taken: Sequence[Taken] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
-    parts: Sequence[Part] = ()
+    parts: Sequence[OutputPart] = ()
     next: Sequence[Next] = ()
     full: bool = False
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
@@ -195,77 +189,10 @@ def rewritten(fitted: Iterable[Fitted], full: bool = False) -> list[str]:
     ]
 
 
-def describe(
-    parts: Partition,
-    lowered: ir.Graph,
-    plan: Plan,
-    target: Target,
-    fitted: Sequence[Fitted],
-    notes: Sequence[str],
-    stem: str,
-    behind: Sequence[FloatNode] = (),
-) -> Report:
-    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`.
-
-    behind : what the host does behind `lowered`.
-    """
-    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
-    host += behind
-    if target.packs:
-        host += [
-            FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
-            for node in lowered.graph
-            if scaled_by_host(node)
-        ]
-    counts: dict[str, int] = {}
-    for node in lowered.graph:
-        if str(node.name) in parts.ops:
-            counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    counted = {id(node): known_macs(node) for node in parts.graph.graph}
-    work = {key: count or 0 for key, count in counted.items()}
-    total = sum(work.values())
-    unknown = Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None)
-    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
-    renamed = target.vendor.names(lowered)
-    packed = None
-    if target.packs and parts.ops and not islands:
-        packed = target.verdict(chip_part(target.named(lowered, renamed), target))
-    ready = packed is not None and packed.verdict.chip_ready
-    words = "" if packed is None else packed.line
-    file = Path(f"{stem}.onnx")
-    return Report(
-        platform=target.name,
-        mode=plan.mode,
-        layers=dict(sorted(counts.items())),
-        chip_ready=ready,
-        is_chip=target.packs,
-        integer_macs=share,
-        unknown_macs=dict(unknown),
-        float_nodes=islands,
-        host_part=host,
-        fitted=list(fitted),
-        packer=packer_line(target, words, chip_file(file) if ready and host else file),
-        packer_args=words,
-        notes=[*notes, *_renamed(renamed), *([packed.verdict.believed] if packed and packed.verdict.believed else [])],
-        names=renamed.tensors,
-        findings=() if packed is None else packed.verdict.findings,
-        cost=None if packed is None else packed.verdict.cost,
-    )
-
-
 def packer_line(target: Target, arguments: str, path: Path) -> str:
     """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
     words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
     return target.vendor.command(words, str(path), package) if arguments else ""
-
-
-def _renamed(names: Names) -> list[str]:
-    """Return what the user should know of names that change."""
-    if not names.tensors:
-        return []
-    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
-    rest = f"; {more} more change likewise (--json lists them)" if more else ""
-    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
 
 
 def float_nodes(

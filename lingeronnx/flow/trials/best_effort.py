@@ -13,25 +13,23 @@ from dataclasses import replace
 from ...graph import ir, operators
 from ...plan import Plan
 from ...run.data import Progress
-from ..assign.scales import tie_classes, tops
-from ..lower import lower
+from ..assign.ties import tie_classes, tops
 from ..methods.refine import Methods
 from ..methods.scale_search import scales_by_outputs
+from ..planning.plan_record import Planned
 from ..planning.refinement import refined, samples
-from ..planning.scale_assignment import Planned
 from ..report.comparison import Compared, compared
-from ..report.fidelity import Fidelity
-from .cross_validation import FEWEST, Trial, Trials
+from .cross_validation import FEWEST, CrossValidation, TriedPlan
+from .evidence import CAP
 from .gains import ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
 from .output_widths import finer, widened
 
 __all__ = ["with_best_effort"]
 
-_CAP = 100.0  # dB: beyond that nothing is gained
 _CLEAR = 0.02  # dB that a method gains at least
 _STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
-_CURVES = operators.ROWS - {"Hardmax"} | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
+_CURVES = operators.SHARES | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
 
 def with_best_effort(made: Compared, progress: Progress | None = None) -> Compared:
@@ -39,16 +37,16 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
 
     A note says of each method what it gained.
     """
-    planned = made.planned
-    if planned.prepared.weights_fixed:  # weights that another tool has quantized stay as they are
+    prepared, planned = made.prepared, made.planned
+    if planned.weights_fixed:  # weights that another tool has quantized stay as they are
         return made
     feeds = samples(planned)
     count = max((len(array) for array in feeds.values()), default=0)
     if count < FEWEST:
-        return _noted(made, [f"effort best: {count} calibration samples are too few to choose methods by"])
+        return made.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)
-    trials = Trials(planned, feeds, count, _measured(planned))
+    trials = CrossValidation(prepared, planned, feeds, count, _measured(planned))
     first = best = trials.start(planned, Methods(), progress)
     notes = []
     for name, least, method in _METHODS:
@@ -66,18 +64,14 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
-        return _noted(made, notes)
+        return made.with_notes(notes)
     if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, ERRORS):
-        return _noted(made, [*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
-    final = compared(best.planned, refined(best.planned, best.methods, progress=progress), progress)
-    if planned.prepared.data.held() and (why := _worse(made, final)):
-        return _noted(made, [*notes, why])
-    return _noted(final, notes)
-
-
-def _noted(made: Compared, notes: Sequence[str]) -> Compared:
-    """Return `made` with more notes in its report."""
-    return replace(made, planned=replace(made.planned, notes=[*made.planned.notes, *notes]))
+        return made.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
+    exact = refined(best.planned, best.methods, progress=progress)
+    final = compared(prepared, best.planned, exact, progress)
+    if prepared.data.held() and (why := _worse(made, final)):
+        return made.with_notes([*notes, why])
+    return final.with_notes(notes)
 
 
 def _worse(made: Compared, other: Compared) -> str:
@@ -85,52 +79,47 @@ def _worse(made: Compared, other: Compared) -> str:
     (worst, mean), (least, new) = _score(made), _score(other)
     if least >= worst and new > mean:
         return ""
-    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {made.seen.on}"
+    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {made.fidelity.on}"
 
 
 def _score(made: Compared) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
-    levels = [min(output["sqnr"], _CAP) for output in made.seen.outputs.values()]
-    return min(levels, default=_CAP), sum(levels) / max(len(levels), 1)
+    levels = [min(output["sqnr"], CAP) for output in made.fidelity.outputs.values()]
+    return min(levels, default=CAP), sum(levels) / max(len(levels), 1)
 
 
 def _measured(planned: Planned) -> list[str]:
     """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
     kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
-    found = []
-    for value in planned.prepared.original.graph.outputs:
+    names = []
+    for value in planned.original.graph.outputs:
         maker = value.producer()
         source = "" if maker is None or maker.op_type not in _CURVES else ir.read_name(maker)
-        found.append(source if source in kept else str(value.name))
-    return list(dict.fromkeys(found))
+        names.append(source if source in kept else str(value.name))
+    return list(dict.fromkeys(names))
 
 
 # ---- methods -----------------------------------------------------------------------------------------------------
 
-_Found = tuple[Trial, Gain] | None  # None where there is nothing to try
-_Method = Callable[[Trials, Trial, Progress | None], _Found]
+_Tried = tuple[TriedPlan, Gain] | None  # None where there is nothing to try
+_Method = Callable[[CrossValidation, TriedPlan, Progress | None], _Tried]
 
 
 def _with_bits(of: Callable[[Planned], Planned | None]) -> _Method:
     """Try other widths of outputs, but where that would cost a chip its part."""
 
-    def method(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+    def method(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
         planned = of(best.planned)
-        if planned is None or (_ready(best.planned) and not _ready(planned)):
+        if planned is None or (trials.ready(best.planned) and not trials.ready(planned)):
             return None
         return trials.beside(best, planned, best.methods, ERRORS, progress)
 
     return method
 
 
-def _ready(planned: Planned) -> bool:
-    made = lower(planned.parts, planned.plan, planned.prepared.target)
-    return Compared(planned, planned.graph, made, Fidelity({}, "", ())).result.report.chip_ready
-
-
-def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+def _with_scales(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
     """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
-    planned, target = best.planned, best.planned.prepared.target
+    planned, target = best.planned, best.planned.target
     if planned.basis.choice is None:  # the scales were given
         return None
     fixed = {*tops(planned.parts, target), *(n for n, said in planned.basis.choice.own.items() if "scale" in said)}
@@ -138,10 +127,10 @@ def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Fou
 
     def better(plan: Plan) -> bool:
         nonlocal errors
-        found, gain = trials.under(best, errors, plan, _STEP_ERRORS)
+        other, gain = trials.under(best, errors, plan, _STEP_ERRORS)
         if not gain.clear(_CLEAR, _STEP_ERRORS):
             return False
-        errors = found
+        errors = other
         return True
 
     ties = tie_classes(planned.parts, target)
@@ -152,7 +141,7 @@ def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Fou
 
 
 def _refining(**switch: bool) -> _Method:
-    def method(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+    def method(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
         methods = replace(best.methods, **switch)
         if methods == best.methods:
             return None

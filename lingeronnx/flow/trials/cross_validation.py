@@ -1,4 +1,4 @@
-"""Trials: what a plan and methods of refinement give on calibration samples that the weights did not see.
+"""CrossValidation: what a plan and methods of refinement give on calibration samples that the weights did not see.
 
 The samples are dealt into four parts. Weights are refined on three parts and measured on the fourth, each part in its
 turn (cross-validation), so that every sample says once how far a trial is from the float model. Two trials are compared
@@ -22,11 +22,14 @@ from ...run.memory import bytes_per_sample, piece, release
 from ...run.session import lowered_session
 from ..lower import lower
 from ..methods.refine import Methods
+from ..planning.plan_record import Planned
 from ..planning.refinement import refined
-from ..planning.scale_assignment import Planned
+from ..prepare.preparation import Prepared
+from ..report.comparison import Compared
+from ..report.fidelity import Fidelity
 from .gains import Gain, gain
 
-__all__ = ["FEWEST", "Trial", "Trials"]
+__all__ = ["FEWEST", "TriedPlan", "CrossValidation"]
 
 _PERIOD, _PARTS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
 _FIRST = 2  # parts that weights are refined for before a trial may end
@@ -38,7 +41,7 @@ _Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedPlan:
     """A plan with its weights refined by `methods`, once for each part of the samples that was set aside.
 
     exact : the refined float graphs. errors : of each part, [outputs, n] summed squares.
@@ -50,14 +53,14 @@ class Trial:
     errors: Sequence[np.ndarray]
 
 
-class Trials:
-    """Makes trials of one model on its calibration samples `feeds`, `count` of them.
+class CrossValidation:
+    """Tries candidates for one model on its calibration samples `feeds`, `count` of them.
 
     wanted : the tensors of the user's model that are measured.
     """
 
-    def __init__(self, planned: Planned, feeds: _Feed, count: int, wanted: Sequence[str]) -> None:
-        self._prepared, self._wanted = planned.prepared, wanted
+    def __init__(self, prepared: Prepared, planned: Planned, feeds: _Feed, count: int, wanted: Sequence[str]) -> None:
+        self._prepared, self._wanted = prepared, wanted
         part = np.arange(count) % _PERIOD * _PARTS // _PERIOD
         self._parts = [
             tuple({n: a[of] if len(a) == count else a for n, a in feeds.items()} for of in (part != k, part == k))
@@ -69,15 +72,15 @@ class Trials:
         self._floats: dict[int, list[dict[str, np.ndarray]]] = {}
         self._room = self._prepared.conf.budget // 8  # bytes that the float model's outputs may still take
 
-    def start(self, planned: Planned, methods: Methods, progress: Progress | None = None) -> Trial:
-        """Return the first trial, which others are compared with."""
+    def start(self, planned: Planned, methods: Methods, progress: Progress | None = None) -> TriedPlan:
+        """Return the first candidate, which others are compared with."""
         made = [self._made(k, planned, methods, progress) for k in range(_PARTS)]
-        return Trial(planned, methods, [exact for exact, _ in made], [errors for _, errors in made])
+        return TriedPlan(planned, methods, [exact for exact, _ in made], [errors for _, errors in made])
 
     def beside(
-        self, best: Trial, planned: Planned, methods: Methods, errors: float, progress: Progress | None = None
-    ) -> tuple[Trial, Gain]:
-        """Return another trial and its gain over `best`; it has fewer parts where that is hopeless by the first."""
+        self, best: TriedPlan, planned: Planned, methods: Methods, errors: float, progress: Progress | None = None
+    ) -> tuple[TriedPlan, Gain]:
+        """Return another candidate and its gain over `best`; it has fewer parts where that is hopeless by the first."""
         made = [self._made(k, planned, methods, progress) for k in range(_FIRST)]
         found = self.between(best.errors, [error for _, error in made])
         for k in range(_FIRST, _PARTS):
@@ -85,9 +88,11 @@ class Trials:
                 break
             made.append(self._made(k, planned, methods, progress))
             found = self.between(best.errors, [error for _, error in made])
-        return Trial(planned, methods, [exact for exact, _ in made], [error for _, error in made]), found
+        return TriedPlan(planned, methods, [exact for exact, _ in made], [error for _, error in made]), found
 
-    def under(self, best: Trial, old: Sequence[np.ndarray], plan: Plan, errors: float) -> tuple[list[np.ndarray], Gain]:
+    def under(
+        self, best: TriedPlan, old: Sequence[np.ndarray], plan: Plan, errors: float
+    ) -> tuple[list[np.ndarray], Gain]:
         """Return the errors of `best` with its weights as they are under another plan, and the gain over `old`."""
         planned = replace(best.planned, plan=plan)
         made = [self._errors(0, planned, best.exact[0])]
@@ -129,6 +134,11 @@ class Trials:
             found.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         release()
         return np.hstack(found)
+
+    def ready(self, planned: Planned) -> bool:
+        """Whether the plan, with the weights as they are, leaves a chip its part."""
+        made = lower(planned.parts, planned.plan, planned.target)
+        return Compared(self._prepared, planned, planned.graph, made, Fidelity({}, "", ())).result.report.chip_ready
 
     def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
         return list(self._prepared.data.pieces(self._parts[k][1], self._step))

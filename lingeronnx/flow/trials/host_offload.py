@@ -8,18 +8,16 @@ cells of states that are fed back (`states.cells`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from ...errors import ConstraintError
 from ...graph import ir, operators
 from ...ops.macs import macs
 from ...run.data import Progress
 from ..planning.refinement import refined
-from ..planning.scale_assignment import plan_for
-from ..prepare.preparation import Prepared
+from ..planning.scale_sources import plan_for
 from ..prepare.states import cells
 from ..report.comparison import Compared, compared
-from ..report.fidelity import Fidelity
+from .evidence import level, levels
 
 __all__ = ["ends", "with_best_ends"]
 
@@ -35,36 +33,36 @@ _EXACT = 60.0  # dB: what a part has beyond that is no loss
 _UNTRIED = "where the graph's ends are better in float was not tried, for {}: give {}"
 
 
-def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None = None) -> Compared:
-    """Return `best`, made from `prepared`, or, where it is better, the same with its ends or cells in float.
+def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared:
+    """Return `best`, or, where it is better, the same with its ends or cells in float.
 
     Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is `best`,
     with a note where something would have been tried; so is what another tool has quantized.
     """
-    conf = prepared.conf
+    prepared, conf = best.prepared, best.prepared.conf
     if prepared.read is not None or prepared.synthetic:
         return best
-    lost = (_least(best.seen) < _LEAST, any(_level(part.sqnr) < _LEAST for part in best.seen.parts))
+    lost = (min(levels(best)) < _LEAST, any(level(part.sqnr) < _LEAST for part in best.fidelity.parts))
     far, joined = (False, False) if conf.state else lost  # of states that are fed back the cells are tried
     tries = [(end, _GAIN) for end in ends(prepared.graph, far, joined)]
-    tries.append((cells(prepared.graph, prepared.conf.state, prepared.target), _CELL_GAIN))
+    tries.append((cells(prepared.graph, conf.state, prepared.target), _CELL_GAIN))
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
     if conf.effort == "fast" or not prepared.data.rereadable:
         fast = conf.effort == "fast"
         why = ("effort is fast", "--effort normal") if fast else ("the data are read once", "data that are held")
-        notes = [*best.planned.notes, *([_UNTRIED.format(*why)] if tries else ())]
-        return replace(best, planned=replace(best.planned, notes=notes))
+        return best.with_notes([_UNTRIED.format(*why)] if tries else ())
     kept: dict[str, str] = {}
     for more, gain in tries:
         if not more.keys() - kept.keys() - prepared.parts.floats.keys():
             continue
         host = {**kept, **more}
+        offloaded = prepared.with_host(host)
         try:
-            planned = plan_for(prepared.with_host(host), None, progress, best.planned.observed)
+            planned = plan_for(offloaded, None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
         exact = refined(planned, progress=progress, before=(best.planned, best.exact))
-        other = compared(planned, exact, progress)
+        other = compared(offloaded, planned, exact, progress)
         if _wins(best, other, gain):
             best, kept = other, host
     return best
@@ -230,24 +228,15 @@ def _expects(node: ir.Node) -> bool:
 # ---- evidence ----------------------------------------------------------------------------------------------------
 
 
-def _least(seen: Fidelity) -> float:
-    """Return the least SQNR of an output, or of a part of one."""
-    return min((*(_level(found["sqnr"]) for found in seen.outputs.values()), *(_level(p.sqnr) for p in seen.parts)))
-
-
-def _level(sqnr: float) -> float:
-    """Return the level that counts: what is not finite in the integer graph alone is the worst."""
-    return -100.0 if sqnr != sqnr else max(min(sqnr, 100.0), -100.0)
-
-
 def _wins(old: Compared, new: Compared, gain: float) -> bool:
     """Whether `new` is better: an output gained `gain` dB, none lost, and what was ready for a chip still is.
 
     A part of an output that joins several tensors counts as an output.
     """
-    gains = [_level(new.seen.outputs[name]["sqnr"]) - _level(s["sqnr"]) for name, s in old.seen.outputs.items()]
-    parts = {(p.output, p.axis, p.first): min(_level(p.sqnr), _EXACT) for p in new.seen.parts}
-    gains += [parts[p.output, p.axis, p.first] - min(_level(p.sqnr), _EXACT) for p in old.seen.parts]
+    before, after = old.fidelity, new.fidelity
+    gains = [level(after.outputs[name]["sqnr"]) - level(output["sqnr"]) for name, output in before.outputs.items()]
+    parts = {(p.output, p.axis, p.first): min(level(p.sqnr), _EXACT) for p in after.parts}
+    gains += [parts[p.output, p.axis, p.first] - min(level(p.sqnr), _EXACT) for p in before.parts]
     if max(gains, default=0.0) < gain or min(gains, default=0.0) < -_LOSS:
         return False
     return new.result.report.chip_ready or not old.result.report.chip_ready

@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...errors import ConstraintError
-from ..assign.scales import legalize, tie_classes, widen
-from ..planning.scale_assignment import Planned
+from ..assign.legalize import legalize
+from ..assign.output_bits import widen
+from ..assign.ties import tie_classes
+from ..planning.plan_record import Planned
 
 __all__ = ["LEAST", "finer", "widened"]
 
@@ -26,8 +28,8 @@ LEAST = 0.1
 
 def widened(planned: Planned) -> Planned | None:
     """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
-    prepared, choice = planned.prepared, planned.basis.choice
-    target, bits = prepared.target, max(prepared.target.out_bits)
+    target, choice = planned.target, planned.basis.choice
+    bits = max(target.out_bits)
     if not target.packs or choice is None or bits <= min(target.out_bits):
         return None
     return _with_bits(planned, planned.parts.wide_outputs(target), bits)
@@ -35,7 +37,7 @@ def widened(planned: Planned) -> Planned | None:
 
 def finer(planned: Planned) -> Planned | None:
     """Return `planned` with 16 bits in front of curves, likewise; None also where the sums' scale is too coarse."""
-    target = planned.prepared.target
+    target = planned.target
     if planned.basis.choice is None or not target.curve_bits:
         return None
     try:
@@ -46,7 +48,7 @@ def finer(planned: Planned) -> Planned | None:
 
 def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | None:
     """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
-    choice, target = planned.basis.choice, planned.prepared.target
+    choice, target = planned.basis.choice, planned.target
     assert choice is not None
     own, said = choice.own, {"out_bits", "bits", "scale"}
     free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]

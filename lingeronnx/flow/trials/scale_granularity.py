@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from ...errors import ConstraintError
 from ...run.data import Progress
+from ..planning.calibration import observe_model
 from ..planning.refinement import refined
-from ..planning.scale_assignment import assign_scales, observe_model
+from ..planning.scale_assignment import assign_scales
 from ..prepare.preparation import Prepared
 from ..report.comparison import Compared, compared
-from .stage_ablation import few_rows, gained, levels, with_note, without_losing_stages
+from .evidence import gained, is_evidence, levels
+from .stage_ablation import without_losing_stages
 
 __all__ = ["with_finer_scales"]
 
@@ -29,49 +31,40 @@ _CLEAR = 1.0  # dB on average: less is no reason for another form of scales
 def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compared | None:
     """Return the model of `made` with finer scales where these bring its outputs clearly nearer, else None.
 
-    Stages are judged in it as well.
-    Only real data that can be read again are evidence. Plans and scales that were given stay.
+    Stages are judged in it as well. Plans, scales and overrides that were given stay.
     """
-    planned = made.planned
-    prepared, conf = planned.prepared, planned.prepared.conf
+    prepared, planned = made.prepared, made.planned
     settings = _settings(prepared)
-    if (
-        not settings
-        or conf.effort == "fast"
-        or planned.basis.choice is None
-        or prepared.read is not None
-        or prepared.synthetic
-        or prepared.weights_fixed
-        or not prepared.data.rereadable
-        or few_rows(made)
-        or min(levels(made), default=_FAR) >= _FAR
-    ):
+    named = bool(prepared.conf.overrides) or planned.basis.choice is None or prepared.read is not None
+    if not settings or named or not is_evidence(made) or min(levels(made), default=_FAR) >= _FAR:
         return None
     if progress is not None:
         progress("finer scales", 0, None)
+    other = prepared.with_settings(settings)
     try:
-        other = assign_scales(observe_model(prepared.with_settings(settings), None, planned.observed))
-        new = without_losing_stages(compared(other, refined(other, progress=progress), progress), progress)
+        replanned = assign_scales(other, observe_model(other, None, planned.observed))
+        first = compared(other, replanned, refined(replanned, progress=progress), progress)
+        finer = without_losing_stages(first, progress)
     except ConstraintError:  # with require_chip
         return None
-    gain = gained(made, new)
+    gain = gained(made, finer)
     if gain < _CLEAR:
         return None
     what = " and ".join(_WHAT[name] for name in settings)
-    usual = " ".join(f"--{name.replace('_', '-')} {getattr(conf, name)}" for name in settings)
-    return with_note(
-        new,
-        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {new.seen.on}; "
-        f"the usual scales: {usual}",
+    usual = " ".join(f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings)
+    note = (
+        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {finer.fidelity.on}; "
+        f"the usual scales: {usual}"
     )
+    return finer.with_notes([note])
 
 
 def _settings(prepared: Prepared) -> dict[str, str]:
     """Return the settings that make scales finer, of those that the user did not name."""
-    target, named = prepared.target, prepared.conf.model_fields_set
-    found = {}
-    if "channel" in target.weight_scales and "weight_scales" not in named and prepared.conf.weight_scales == "tensor":
-        found["weight_scales"] = "channel"
-    if "max-value" in target.modes and "mode" not in named and prepared.conf.mode == "q-value":
-        found["mode"] = "max-value"
-    return found
+    target, conf, named = prepared.target, prepared.conf, prepared.conf.model_fields_set
+    settings = {}
+    if "channel" in target.weight_scales and "weight_scales" not in named and conf.weight_scales == "tensor":
+        settings["weight_scales"] = "channel"
+    if "max-value" in target.modes and "mode" not in named and conf.mode == "q-value":
+        settings["mode"] = "max-value"
+    return settings

@@ -19,6 +19,7 @@ from ...emit import Lowering
 from ...formats.curves import Q7
 from ...graph import ir
 from ...plan import Affine
+from ...plan.power_of_two import power_below
 from ...targets import Target
 from .._base import Op, Tie
 from .lut import SIGMOID, gated_axis
@@ -113,7 +114,7 @@ class Gated(Op):
 def _with_room(x: Affine, factor: float) -> Affine:
     """Return how `factor` times a tensor held as `x` is held, so that sigmoid's range fits."""
     wanted = min(_ROOM, factor * (x.high + 1) / x.scale)
-    return Affine(min(x.scale, 2.0 ** math.floor(math.log2((x.high + 1) / wanted))))
+    return Affine(min(x.scale, power_below((x.high + 1) / wanted)))
 
 
 def _multiplied(

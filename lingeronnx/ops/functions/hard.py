@@ -8,7 +8,6 @@ The gate has 7 fractional bits, as a sigmoid's has, so its upper end is 127/128.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from ... import formats
@@ -16,6 +15,7 @@ from ...emit import Lowering
 from ...formats.curves import Q7
 from ...graph import ir
 from ...plan import Affine
+from ...plan.power_of_two import exponent_below, power_below
 from ...targets import Target
 from .._base import Op, Tie
 from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
@@ -73,9 +73,9 @@ class HardSigmoid(Op):
         """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
         (alpha, beta), x = _line(node), low.read(node, 0)
         value = as_image(low, node, low.integer(node, 0), x)
-        w = Affine(2.0 ** min(math.floor(math.log2(127 / alpha)), low.target.exponents[1]))
+        w = Affine(2.0 ** min(exponent_below(127 / alpha), low.target.exponents[1]))
         if x.scale * w.scale < Q7.scale:  # no shift to the left: what is cut off lies where the gate is flat
-            near = Affine(2.0 ** math.floor(math.log2(127 * alpha / max(beta, 1 - beta))))
+            near = Affine(power_below(127 * alpha / max(beta, 1 - beta)))
             attrs = formats.REQUANT.scales(x, near)
             value, x = low.insert(formats.REQUANT, node, "near", [value], attrs, image_shape(node) or (), near), near
         return scaled_channels(low, node, "line", value, x, Q7, w, alpha, beta)

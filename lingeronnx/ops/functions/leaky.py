@@ -16,6 +16,7 @@ from ... import formats
 from ...emit import Lowering
 from ...graph import ir
 from ...plan import Affine
+from ...plan.power_of_two import exponent_below
 from ...targets import Target
 from .._base import Op, Tie
 from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
@@ -75,6 +76,6 @@ class LeakyRelu(Op):
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, Affine(1.0), -1.0)
         lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(steep).max(initial=0)) or 1.0
-        w = Affine(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.target.exponents[1]), x.bits)
+        w = Affine(2.0 ** min(exponent_below(((1 << (x.bits - 1)) - 1) / top), low.target.exponents[1]), x.bits)
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -steep)
         emit_from_image(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

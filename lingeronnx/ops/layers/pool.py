@@ -22,6 +22,7 @@ from ...graph import ir
 from ...graph.attributes import Attribute
 from ...graph.detached_nodes import loose_node, loose_tensor
 from ...plan import Affine
+from ...plan.power_of_two import exponent_below
 from ...targets import Target
 from .._base import Op, Tie, Violation
 from .conv import CONV2D
@@ -118,7 +119,7 @@ def global_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] |
 
 def _weight_exponent(area: int) -> int:
     """Return q at which the weights of a mean, 2^q / area, fill 7 bits, as far as scales of weights go."""
-    return min(_WEIGHT_TOP, math.floor(math.log2(127 * area)))
+    return min(_WEIGHT_TOP, exponent_below(127 * area))
 
 
 def mean_weights(area: int) -> tuple[np.ndarray, float]:

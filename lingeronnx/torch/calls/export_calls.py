@@ -185,7 +185,7 @@ def _dump(folder: Path, state: State, model: QuantizedModel) -> None:
     """Write the float graph, the normalised one with its weights, the plan and the integer graph."""
     assert state.traced is not None
     with making(folder, parents=True):
-        ir.save(state.traced.planned.prepared.original, folder / "1_float.onnx")
+        ir.save(state.traced.planned.original, folder / "1_float.onnx")
         ir.save(state.traced.bridge.current(), folder / "2_normalised.onnx")
         write_text(folder / "3_plan.json", model.plan.to_json())
         ir.save(model.graph, folder / "4_integer.onnx")

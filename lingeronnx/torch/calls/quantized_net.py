@@ -162,7 +162,7 @@ class State:
         with torch.no_grad():
             self.traced.lend()
         bridge = self.traced.bridge
-        return complete(replace(self.traced.planned, plan=bridge.plan), bridge.current())
+        return complete(self.traced.prepared, replace(self.traced.planned, plan=bridge.plan), bridge.current())
 
 
 def _within(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:

@@ -85,6 +85,7 @@ class Traced:
     outputs: tuple[str | None, ...]
     plain: tuple[Any, ...]
     form: Any
+    prepared: Prepared
     planned: Planned
     bridge: Bridge
     parameters: Parameters
@@ -187,13 +188,24 @@ def trace(
     prepared = prepared.with_host(layers.floats)
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
     own.check_platform(prepared.target)
-    planned = plan_for(replace(prepared, conf=own), plan)
+    prepared = replace(prepared, conf=own)
+    planned = plan_for(prepared, plan)
     for name, tensor in frozen.items():
         ir.fill(planned.graph.graph.initializers[name], tensor.numpy())
     bridge = Bridge(planned.graph, planned.plan, prepared.target, feeds, trainable=())
     held = constants.planned(planned)
     found = Traced(
-        made.inputs, names, plain, form, planned, bridge, parameters, held, layers.limits(planned), layers.chosen
+        inputs=made.inputs,
+        outputs=names,
+        plain=plain,
+        form=form,
+        prepared=prepared,
+        planned=planned,
+        bridge=bridge,
+        parameters=parameters,
+        constants=held,
+        limits=layers.limits(planned),
+        chosen=layers.chosen,
     )
     if left := [*held.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]:
         warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(left)}", stacklevel=2)

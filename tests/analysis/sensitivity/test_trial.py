@@ -60,7 +60,7 @@ def test_from_any_base(draw):
         st.frozensets(st.sampled_from(sorted(union(every).weights))),
     )
     now, then = draw.draw(one), draw.draw(one)
-    feeds = {"x": data(plan.prepared.original, 3)}
+    feeds = {"x": data(plan.original, 3)}
     found = engine.outputs(now, engine.base(then, feeds), feeds)
     want = engine.base(now, feeds).tensors
     for name in engine.wanted:

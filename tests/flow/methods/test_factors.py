@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import Choice, tie_classes
+from lingeronnx.flow.assign import ScaleChoice, tie_classes
+from lingeronnx.flow.factor_groups import clips_without_scale
 from lingeronnx.flow.methods import factors
 from lingeronnx.flow.methods.equalize import equalize
-from lingeronnx.flow.methods.ranges import clips_without_scale, range_factors
+from lingeronnx.flow.methods.ranges import range_factors
 from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
@@ -20,7 +21,7 @@ from tests import nets
 from tests.nets import Net
 
 VENUS = by_name("venus")
-PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
+PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
 
 
 def uneven(seed=0, dead=()):

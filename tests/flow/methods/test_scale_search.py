@@ -37,7 +37,7 @@ def climbing(plan, score):
 def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
     """A score with its top some steps away, in both directions: the scales are the wished ones, ties and all."""
     made = planned(platform=platform, mode=mode)
-    parts, plan, target = made.parts, made.plan, made.prepared.target
+    parts, plan, target = made.parts, made.plan, made.target
     ties = [group for group in tie_classes(parts, target) if group.tensors[0] in plan.tensors]
     wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(ties)}
     wish[ties[0].tensors[0]] = 0.0
@@ -61,7 +61,7 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
 def test_what_is_fixed_or_gains_nothing_stays():
     """No step is taken that is not clearly better, none on a fixed tensor."""
     made = planned()
-    parts, plan, target = made.parts, made.plan, made.prepared.target
+    parts, plan, target = made.parts, made.plan, made.target
     ties = tie_classes(parts, target)
     assert scales_by_outputs(parts, plan, ties, target, frozenset(), lambda _: False) is plan
     fixed = frozenset(name for group in ties for name in group.tensors)

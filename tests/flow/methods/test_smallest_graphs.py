@@ -8,7 +8,8 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.assign import Choice, assign, tie_classes
+from lingeronnx.flow.assign import ScaleChoice, assign, tie_classes
+from lingeronnx.flow.factor_groups import SCALED_BY_HOST
 from lingeronnx.flow.methods import factors
 from lingeronnx.flow.methods.equalize import equalize
 from lingeronnx.flow.methods.host_scale import free_borders, settle
@@ -26,7 +27,7 @@ from tests.nets import Net, samples
 from tests.passes.helpers import ops, outputs
 
 VENUS, GENERIC = by_name("venus"), by_name("generic")
-PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
+PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
 
 
 def chain(gain_in=1.0, gain_out=1.0, bias=True):
@@ -112,7 +113,7 @@ def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, PLAIN)
     assert ops(model) == left
     assert set(alike.values()) <= set(stats)
-    assert set(added.values()) <= {factors.SCALED_BY_HOST}
+    assert set(added.values()) <= {SCALED_BY_HOST}
     assert len(added) == left.count("Mul")
     np.testing.assert_array_equal(outputs(model, feed)["y"], before)
     assert set(parts.with_floats(added).activations) <= {*stats, *alike}
@@ -175,7 +176,7 @@ def planned(model):
 
 
 def planned_for(parts, stats):
-    return assign(parts, tie_classes(parts, VENUS), stats, VENUS, Choice("q-value", 8, 8, "mse", 99.99, {}))[0]
+    return assign(parts, tie_classes(parts, VENUS), stats, VENUS, ScaleChoice("q-value", 8, 8, "mse", 99.99, {}))[0]
 
 
 def test_refined_weights_lie_on_the_grid():

@@ -34,9 +34,9 @@ def test_the_sum_comes_nearer_on_unseen_data():
     want = next(a for n, a, _ in prepared.source.run(test, ["s"]))
     levels = []
     for methods in (Methods(aim=True), Methods(aim=True, behind=True)):
-        made = compared(planned, refined(planned, methods))
+        made = compared(prepared, planned, refined(planned, methods))
         measure = Agreement()
-        measure.add(want, lowered_session(made.made.graph, prepared.target).run(["s"], test)[0])
+        measure.add(want, lowered_session(made.lowered.graph, prepared.target).run(["s"], test)[0])
         levels.append(measure.sqnr)
     assert levels[1] > levels[0] + 0.1
 

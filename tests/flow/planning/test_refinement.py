@@ -10,7 +10,7 @@ import pytest
 
 from lingeronnx.flow import plan_for, prepare, refined
 from lingeronnx.flow.methods.refine import refinable
-from lingeronnx.flow.prepare.float_outputs import Reference
+from lingeronnx.flow.prepare.float_outputs import FloatOutputs
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import digests
 from lingeronnx.run.runners import FloatRunner
@@ -125,7 +125,7 @@ def test_outputs_are_computed_once_as_far_as_there_is_room():
     rng = np.random.default_rng(0)
     pieces = [{"x": rng.standard_normal((4, 2), np.float32)} for _ in range(3)]
     runner = Counting(graph(MODEL))
-    reference = Reference(runner, ["y"], 2 * 4 * 2 * 4)
+    reference = FloatOutputs(runner, ["y"], 2 * 4 * 2 * 4)
     want = [{n: a for n, a, _ in FloatRunner(graph(MODEL)).run(feed)} for feed in pieces]
     for _ in range(2):
         for number, feed in enumerate(pieces):

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.flow.report.evaluation_clipping import beyond
+from lingeronnx.flow.report.evaluation_clipping import clipped_values
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec
 
@@ -131,6 +131,6 @@ def test_values_beyond_the_calibrated_range_are_counted() -> None:
     rng = np.random.default_rng(4)
     x = rng.uniform(-1, 1, (64, 4)).round(3).astype(np.float32)
     result = lo.quantize(_linear(rng), {"x": x})
-    assert beyond(result, {"x": x}, 10**9) == []
-    lines = beyond(result, {"x": 3 * x}, 10**9)
+    assert clipped_values(result, {"x": x}, 10**9) == []
+    lines = clipped_values(result, {"x": 3 * x}, 10**9)
     assert any("of 'x' lie beyond what calibration saw (up to" in line for line in lines)

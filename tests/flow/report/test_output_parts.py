@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.report.output_parts import Joined, joined
+from lingeronnx.flow.report.output_parts import PartMeter, part_ends
 from lingeronnx.graph import ir
 from tests.passes.helpers import graph, rand
 
@@ -65,13 +65,13 @@ def test_where_parts_end(name: str) -> None:
     text, shape, ends = _JOINS[name]
     model = _model(text, shape)
     ir.infer_shapes(model)
-    assert joined(model) == ({"y": ends} if ends else {})
+    assert part_ends(model) == ({"y": ends} if ends else {})
 
 
 def test_a_part_is_measured_as_a_whole_output_would_be() -> None:
     want = np.concatenate([rand(5, 4) * 100, rand(5, 3, seed=1), np.zeros((5, 2), np.float32)], axis=1)
     have = want + np.float32(0.1)
-    seen = Joined("y", {1: [4, 7]})
+    seen = PartMeter("y", {1: [4, 7]})
     for rows in (slice(0, 2), slice(2, 5)):
         seen.add(want[rows], have[rows])
     boxes, scores = seen.parts  # what is zero in the float model has no level

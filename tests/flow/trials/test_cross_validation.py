@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lingeronnx import api
 from lingeronnx.flow import Methods, plan_for, prepare
-from lingeronnx.flow.trials.cross_validation import Trials
+from lingeronnx.flow.trials.cross_validation import CrossValidation
 from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
 from tests import nets
@@ -76,12 +76,13 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     """Law: in each part weights are those that the other parts give; a part's samples move nothing of its own trial."""
     net = nets.residual()
     x = nets.samples(net, 32)["x"]
-    planned = plan_for(prepare(net, {"x": x}, None, {}, hold=False))
-    trial = Trials(planned, {"x": x}, 32, ["y"]).start(planned, Methods())
+    prepared = prepare(net, {"x": x}, None, {}, hold=False)
+    planned = plan_for(prepared)
+    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["y"]).start(planned, Methods())
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
     other = x.copy()
     other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
-    moved = Trials(planned, {"x": other}, 32, ["y"]).start(planned, Methods())
+    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["y"]).start(planned, Methods())
     changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
     assert set(changed) <= {0, 5}
     assert len(changed)

@@ -50,10 +50,10 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     """Results are lowered anew from weights and plan: nothing is lost on the way."""
     feeds = samples(16, shape=(4, 12, 12))
     ready = plan_for(prepare(nets.residual(), feeds, None, {"platform": "venus"}))
-    bridge = Bridge(ready.graph, ready.plan, ready.prepared.target, feeds)
-    Tuner(bridge, ready.graph, Samples(ready.prepared.data), Recipe(**QUICK)).run()
+    bridge = Bridge(ready.graph, ready.plan, ready.target, feeds)
+    Tuner(bridge, ready.graph, Samples(ready.data), Recipe(**QUICK)).run()
     exact = bridge.parts.on(with_weights(ready.graph, bridge.weights()))
-    integers = lower(exact, bridge.plan, ready.prepared.target).graph
+    integers = lower(exact, bridge.plan, ready.target).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
     assert np.array_equal(bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want)

@@ -1,0 +1,185 @@
+"""Tensors that share one scale: which they are, whose statistics count, and what their scale must hold.
+
+Two operators tie tensors together, such as input and output of a pool; union-find makes classes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...formats import CLIP
+from ...graph import ir
+from ...graph.disjoint import DisjointSets
+from ...ops import Op
+from ...ops.functions.activation import bounds
+from ...targets import Target
+from ..observe.statistics import Curve, Stats, TensorStats
+from ..partition import Partition
+
+__all__ = ["TieClass", "soft_rows", "tie_classes", "tops"]
+
+
+@dataclass(frozen=True)
+class TieClass:
+    """Tensors that share one scale.
+
+    tensors : in graph order
+    governing : those whose statistics count
+    bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
+    reach : the size that none of their values can exceed, also where they are only moved, or None
+    below : how far below the least value seen it must reach (the mask of a softmax), or None
+    through : the function of single numbers that alone reads them, or None
+    into : the tensor that this function writes in integers; empty where it is a float operator
+    zero_point : whether all that reads and writes them takes a zero point
+    """
+
+    tensors: tuple[str, ...]
+    governing: tuple[str, ...]
+    bound: float | None = None
+    below: float | None = None
+    reach: float | None = None
+    through: Curve | None = None
+    into: str = ""
+    zero_point: bool = False
+
+    def stats(self, stats: Stats) -> TensorStats | None:
+        """Return the merged statistics of the governing tensors; None when none was seen."""
+        found = [stats[name] for name in self.governing if name in stats]
+        if not found:
+            return None
+        merged = found[0]
+        for other in found[1:]:
+            merged = merged.merge(other)
+        return merged
+
+
+def tie_classes(parts: Partition, target: Target) -> tuple[TieClass, ...]:
+    """Group the integer activations of `parts` by shared scale."""
+    sets = DisjointSets()
+    mute: set[str] = set()
+    bounded: dict[str, float] = {}
+    below: dict[str, float] = {}
+    reached: dict[str, float] = {}
+    activations = parts.activations
+    for name in activations:
+        sets.find(name)
+    for node, op in parts.nodes:
+        for tie in op.ties(node, target):
+            sets.join(tie.first, tie.second)
+            if tie.governs is not None:
+                mute.add(tie.second if tie.governs == tie.first else tie.first)
+        if op.bound is not None:
+            bounded[ir.written_name(node)] = op.bound
+        reach = reached.get(ir.read_name(node)) if op.moves else op.reach
+        if reach is not None:
+            reached.update({str(node.outputs[index].name): reach for index in op.results(node)})
+        if (room := op.below(node)) is not None:
+            below[ir.written_name(node)] = room
+    members: dict[str, list[str]] = {}
+    for name in activations:
+        members.setdefault(sets.find(name), []).append(name)
+    classes = []
+    values = {str(value.name): value for value in ir.values(parts.graph)}
+    inside = {id(node): op for node, op in parts.nodes}
+    symmetric = parts.symmetric(target)
+    shares = soft_rows(parts)
+    for names in members.values():
+        loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        # What the Softmax reads is what counts, however it came there; but not what a mask made of it.
+        governing = tuple(n for n in loud if n in shares) or loud
+        bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
+        room = max((below[name] for name in names if name in below), default=None)
+        reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
+        free = room is None and not symmetric.keys() & set(names)
+        curve, into = _curve(names, values, inside, parts.graph, target)
+        classes.append(TieClass(tuple(names), governing, bound, room, reach, curve, into, free))
+    return tuple(classes)
+
+
+def soft_rows(parts: Partition) -> dict[str, int]:
+    """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
+
+    What lies far below the largest value of a row has no share of it, so it needs no room in a scale; nor does more
+    than a lead over the others that leaves them no share.
+    """
+    values = {str(value.name): value for value in ir.values(parts.graph)}
+    inside = {id(node): op for node, op in parts.nodes}
+    found: dict[str, int] = {}
+    for node in parts.graph.graph:
+        if node.op_type != "Softmax" or node.domain or id(node) in inside:
+            continue
+        name, names = ir.read_name(node), _moved_from(ir.read_name(node), values, inside)
+        readers = _float_readers(names, values, inside) if name in parts.activations else None
+        if readers is not None and all(reader.op_type == "Softmax" for reader in readers):
+            found[name] = int(ir.attr(node, "axis", -1))
+    return found
+
+
+def _moved_from(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
+    """Return the tensor and those that it only moves, up to the first."""
+    names = [name]
+    while (maker := ir.producer(values[names[-1]])) is not None and id(maker) in inside and inside[id(maker)].moves:
+        names.append(ir.read_name(maker))
+    return names
+
+
+#: Float operators that saturate -> what they compute.
+_SATURATING: Mapping[str, Curve] = {"Sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x), "Tanh": np.tanh}
+
+
+def _float_readers(
+    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]
+) -> list[ir.Node] | None:
+    """Return the float operators that alone read the tensors `names`, outside of what moves them; None for others."""
+    found: list[ir.Node] = []
+    for name in names:
+        if values[name].is_graph_output():
+            return None
+        for use in values[name].uses():
+            op = inside.get(id(use.node))
+            if op is None and not use.node.domain:
+                found.append(use.node)
+            elif op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
+                return None
+    return found
+
+
+def _curve(
+    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Graph, target: Target
+) -> tuple[Curve | None, str]:
+    """Return what alone reads the tensors `names`, which are tied, outside of what moves them, and what that writes.
+
+    It is a saturating float operator, which writes nothing that counts, or an integer function of single numbers; else
+    None.
+    """
+    floats = _float_readers(names, values, inside)
+    if floats is not None:
+        kinds = {node.op_type for node in floats}
+        return (_SATURATING.get(kinds.pop()) if len(kinds) == 1 else None), ""
+    found: dict[int, ir.Node] = {}
+    for name in names:
+        for use in values[name].uses():
+            op = inside.get(id(use.node))
+            if op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
+                found[id(use.node)] = use.node
+    if len(found) != 1 or any(values[name].is_graph_output() for name in names):
+        return None, ""
+    ((key, node),) = found.items()
+    written = ir.written_name(node)
+    if key not in inside or written in names:
+        return None, ""
+    return inside[key].curve(model, node, target), written
+
+
+def tops(parts: Partition, target: Target) -> dict[str, float]:
+    """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
+    found: dict[str, float] = {}
+    for node, op in parts.nodes:
+        if op.format is CLIP and not target.runs(CLIP.name):
+            limits = bounds(node)
+            assert limits is not None
+            found[ir.written_name(node)] = limits[1]
+    return found

@@ -1,0 +1,128 @@
+"""Tensors that must be multiplied by one factor, if by any; and Clips that the top of the integer range stands in for.
+
+A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that commute with it (Relu,
+pooling, Add, Concat, reshapes) make their tensors share one. A chip without Clip cuts ``Clip(0, b)`` off by saturation,
+where a factor is free that brings b to the largest integer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..formats import CLIP
+from ..graph import ir
+from ..graph.disjoint import DisjointSets
+from ..ops.functions.activation import bounds
+from ..plan.power_of_two import power_below
+from ..targets import Target
+from .partition import Partition, partition
+
+__all__ = [
+    "SCALED_BY_HOST",
+    "FactorGroup",
+    "FactorSets",
+    "clips_without_scale",
+    "factor_groups",
+    "partition_with_clips",
+    "pin_borders",
+]
+
+#: Why a Mul that `host_scale` put in stays in float.
+SCALED_BY_HOST = "it scales the tensor into the range of exponents that the chip holds"
+
+
+class FactorSets(DisjointSets):
+    """Sets of tensors that share a factor, and which of them are pinned to the factor 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pinned: set[str] = set()
+
+    def pin(self, name: str) -> None:
+        """Keep the factor of `name`'s group at 1."""
+        self.find(name)
+        self.pinned.add(name)
+
+    def free(self, tensors: list[str]) -> bool:
+        """Whether no tensor of a group is pinned."""
+        return not any(name in self.pinned for name in tensors)
+
+
+def pin_borders(groups: FactorSets, parts: Partition) -> None:
+    """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
+
+    What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
+    """
+    graph = parts.graph.graph
+    for value in (*graph.inputs, *graph.outputs):
+        groups.pin(str(value.name))
+    for node in graph:
+        if parts.floats.get(str(node.name), SCALED_BY_HOST) != SCALED_BY_HOST:
+            for read in (*node.inputs, *node.outputs):
+                if read is not None and read.name:
+                    groups.pin(str(read.name))
+        elif node.op_type == "Linear" and len(ir.source(node, 1).uses()) > 1:
+            groups.pin(ir.read_name(node))
+            groups.pin(ir.written_name(node))
+
+
+@dataclass
+class FactorGroup:
+    """Tensors that share a factor; `fixed` is the factor when it is not free, `pinned` whether it must be 1."""
+
+    tensors: list[str]
+    pinned: bool
+    fixed: float | None
+
+
+def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
+    """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
+    sets = FactorSets()
+    pin_borders(sets, parts)
+    needs: dict[str, tuple[float, str]] = {}
+    for node, op in parts.nodes:
+        tensors = [ir.read_name(node, i) for i in op.data(node)]
+        tensors += [str(node.outputs[i].name) for i in op.results(node)]
+        for name in tensors:
+            sets.find(name)
+            if op.factor == "passes":
+                sets.join(name, tensors[0])
+            elif op.factor == "fixed":
+                sets.pin(name)
+        if op.format is CLIP and not target.runs(CLIP.name):
+            limits = bounds(node)
+            assert limits is not None
+            ratio = ((1 << (bits - 1)) - 1) / limits[1]
+            needs[tensors[-1]] = (ratio / power_below(ratio), str(node.name))
+    groups = {
+        key: FactorGroup(tensors, not (free := sets.free(tensors)), None if free else 1.0)
+        for key, tensors in sets.members().items()
+    }
+    unmet = []
+    for name, (factor, node_name) in needs.items():
+        group = groups[sets.find(name)]
+        if group.fixed is not None and not math.isclose(group.fixed, factor):
+            unmet.append(node_name)
+        else:
+            group.fixed = factor
+    return list(groups.values()), unmet
+
+
+def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
+    """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
+    parts = partition(model, target, skip)
+    while unmet := clips_without_scale(parts, target, bits):
+        parts = partition(model, target, {**parts.floats, **unmet})
+    return parts
+
+
+def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`."""
+    reason = (
+        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
+        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
+    )
+    _, unmet = factor_groups(parts, target, bits)
+    return dict.fromkeys(unmet, reason)

@@ -1,0 +1,123 @@
+"""Plans made elsewhere: applied where they fit the model and the target, refused where they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ConfigError, nearest
+from ...graph import ir
+from ...ops import float_op
+from ...plan import Plan
+from ...targets import Target
+from ..assign.legalize import legalize
+from ..assign.ties import tie_classes
+from ..lower import check_zero_points
+from ..methods import factors
+from ..methods.host_scale import multiplied, settle
+from ..partition import Partition
+from ..prepare.preparation import Prepared
+from .plan_record import Planned
+
+__all__ = ["take_over"]
+
+
+def take_over(prepared: Prepared, plan: Plan) -> Planned:
+    """Apply the transforms of a plan made elsewhere and legalize it.
+
+    Raises ConfigError for what the graph or the platform does not have.
+    """
+    graph, target = ir.clone(prepared.graph), prepared.target
+    host = _with_products(plan, graph, target)
+    _check_names(plan, graph)
+    _check_values(plan, graph, target)
+    _check_kinds(plan, graph, target)
+    if plan.mode != prepared.conf.mode:
+        raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
+    parts = Partition.of(graph, plan.floats, target)
+    _check_whole(plan, parts, target)
+    check_zero_points(plan, parts, target)
+    transforms = {name: np.array(t.factor) for name, t in plan.transforms.items()}
+    factors.apply(parts, transforms)
+    settle(graph, host, transforms)
+    plan, moves = legalize(plan, parts, tie_classes(parts, target), target)
+    return Planned.of(prepared, parts, plan, moves)
+
+
+def _with_products(plan: Plan, graph: ir.Graph, target: Target) -> dict[str, str]:
+    """Put the products of the host into `graph` that the plan speaks of; return {node: why}."""
+    if not plan.scaled:
+        return {}
+    ops = {str(node.name): op for node in graph.graph if (op := float_op(node, target)[0]) is not None}
+    inside = {name: op for name, op in ops.items() if name not in plan.floats}
+    host, alike = multiplied(Partition(graph, inside, plan.floats), set(plan.scaled.values()))
+    if alike != plan.scaled or not host.keys() <= plan.floats.keys():
+        wanted, made = (", ".join(f"'{new}' for '{name}'" for new, name in of.items()) for of in (plan.scaled, alike))
+        raise ConfigError(
+            f"the plan has the host scale {wanted}; this model takes {made or 'nothing'}: make the plan from this model"
+        )
+    return host
+
+
+def _check_names(plan: Plan, graph: ir.Graph) -> None:
+    known = {*(str(v.name) for v in ir.values(graph)), *graph.graph.initializers, *(str(n.name) for n in graph.graph)}
+    for name in (*plan.tensors, *plan.transforms, *plan.floats):
+        if name not in known:
+            raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
+
+
+def _check_whole(plan: Plan, parts: Partition, target: Target) -> None:
+    """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
+    free = parts.wide_outputs(target)
+    weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)]
+    for name in (*parts.activations, *weights):
+        if name not in plan.tensors and name not in free:
+            raise ConfigError(
+                f"the plan has no scale for '{name}', which becomes integer; add it, or name its node among the floats"
+            )
+
+
+def _check_kinds(plan: Plan, graph: ir.Graph, target: Target) -> None:
+    """Raise ConfigError for scales per channel and zero points where `target` has none or no weight is."""
+    axes = {
+        ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
+        for node in graph.graph
+        if (op := float_op(node, target)[0]) is not None
+        for index in op.parameters(node)
+    }
+    for name, q in plan.tensors.items():
+        if q.shifted and not target.zero_points:
+            raise ConfigError(
+                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {target.name} takes 0 only"
+            )
+        if q.single:
+            continue
+        if "channel" not in target.weight_scales:
+            raise ConfigError(
+                f"the plan has {q.scales.size} scales for '{name}'; on {target.name} a weight has one scale per "
+                f"{' or '.join(target.weight_scales)}"
+            )
+        axis, shape = axes.get(name, (None, None))
+        if axis is None or shape is None or axis != q.axis or shape[axis] != q.scales.size:
+            raise ConfigError(
+                f"the plan has {q.scales.size} scales along axis {q.axis} for '{name}'; "
+                + ("it takes one scale" if axis is None or shape is None else f"it has {shape[axis]} along axis {axis}")
+            )
+
+
+def _check_values(plan: Plan, graph: ir.Graph, target: Target) -> None:
+    for name, q in plan.tensors.items():
+        if q.bits not in {*target.bits, *target.out_bits, *target.curve_bits}:
+            raise ConfigError(
+                f"the plan holds '{name}' in {q.bits} bits; {target.name} computes in "
+                f"{', '.join(map(str, target.bits))} bits only"
+            )
+    values = {str(v.name): v for v in ir.values(graph)}
+    for name, transform in plan.transforms.items():
+        shape = ir.shape(values[name]) if name in values else None
+        channels = None if shape is None or len(shape) < 2 else shape[1]
+        fits = len(transform.factor) in (1, channels) and all(0 < f < float("inf") for f in transform.factor)
+        if not fits:
+            raise ConfigError(
+                f"the plan's transform of '{name}' does not fit: {len(transform.factor)} factors for "
+                f"{channels} channels; factors are positive"
+            )

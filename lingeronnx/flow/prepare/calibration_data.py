@@ -1,0 +1,90 @@
+"""Calibration data: the user's, or random ones for a look; states fed back; sizes that the file leaves to the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...graph import ir
+from ...passes.entry.free_batch import free_batch
+from ...plan.config import QuantConfig
+from ...run.data import Data, InputSpec
+from ...run.runners import input_specs
+from ...run.streaming import Calls, unrolled
+from .states import advice
+
+__all__ = ["calibration_data", "fix_sizes", "synthetic"]
+
+_SYNTHETIC_SAMPLES = 16
+_SYNTHETIC_CALLS = 4  # of a model whose states are fed back
+_SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
+
+
+def calibration_data(
+    calib: object, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray], hold: bool
+) -> tuple[Data, Calls | None]:
+    """Return the calibration data, and the calls they were made of where states are fed back."""
+    specs = input_specs(model)
+    if conf.state:
+        fed = [spec for spec in specs if spec.name not in conf.state.values()]
+        if calib is None:
+            calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
+        calls = unrolled(model, calib, conf.state, fixed, hold)
+        data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
+        alone = "the calibration data hold one call: nothing is fed back; give one item per call"
+        data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
+        return data, calls
+    source = calib if calib is not None else [synthetic(specs, conf.seed)]
+    data = Data(
+        source,
+        specs,
+        limit=conf.limit,
+        what="calibration data",
+        fixed=fixed,
+        hold=hold,
+        advice=partial(advice, model),
+    )
+    return data, None
+
+
+def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
+    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for spec in specs:
+        if spec.shape is None or any(d is None for i, d in enumerate(spec.shape) if i != spec.axis):
+            raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
+        sample = math.prod(int(d or 1) for i, d in enumerate(spec.shape) if i != spec.axis)
+        many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
+        open_size = spec.batched and not spec.single
+        size = tuple(many if i == spec.axis and open_size else int(d or 1) for i, d in enumerate(spec.shape))
+        real = spec.dtype.kind == "f"
+        feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if real else np.zeros(size, spec.dtype)
+    return feeds
+
+
+def fix_sizes(model: ir.Graph, data: Data) -> list[str]:
+    """Give the inputs of `model` the sizes of the first sample where the file leaves them open; return notes."""
+    notes = []
+    feed = data.first()
+    for value in model.graph.inputs:
+        array = feed.get(str(value.name))
+        shape, axis = ir.shape(value), data.inputs[str(value.name)].axis
+        if array is None or (shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)):
+            continue
+        sizes: list[int | str] = list(array.shape)
+        if axis is not None and (not shape or shape[axis] is None):
+            sizes[axis] = "N"
+        value.shape = ir.oir_shape(sizes)
+        sample = [d for i, d in enumerate(array.shape) if i != axis]
+        notes.append(
+            f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
+        )
+    if notes:  # with all sizes known
+        free_batch(model)
+    data.inputs.update({spec.name: spec for spec in input_specs(model)})
+    return notes

@@ -1,0 +1,44 @@
+"""The settings of a run: a config, what a call adds to it, and what a quantized model makes of what nobody named."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ...plan.config import QuantConfig
+from ...qdq.read import Read
+from ...targets import Target, by_name
+
+__all__ = ["configured", "keeping", "target_of"]
+
+
+def configured(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
+    """Return the settings of `config`, a value or a YAML file, and on top of them those that are not None."""
+    named = {key: value for key, value in settings.items() if value is not None}
+    if isinstance(config, str | os.PathLike):
+        return QuantConfig.read(os.fspath(config), **named)
+    if config is not None:
+        return QuantConfig.of({**dict(config), **named})
+    return QuantConfig.of(named)
+
+
+def target_of(conf: QuantConfig) -> Target:
+    """Return the target that `conf` names; ConfigError where it lacks what the settings ask for."""
+    target = by_name(conf.platform)
+    conf.check_platform(target)
+    return target
+
+
+def keeping(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:
+    """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
+    change: dict[str, Any] = {}
+    grids = [*read.activations.values(), *read.weights.values()]
+    free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
+    if "mode" not in conf.model_fields_set and free and "max-value" in target.modes:
+        change["mode"] = "max-value"
+    by_channel = any(not grid.single for grid in read.weights.values())
+    if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in target.weight_scales:
+        change["weight_scales"] = "channel"
+    return conf.model_copy(update=change)

@@ -1,0 +1,122 @@
+"""The report on an integer graph, made once: what was done, what came of it, and what to try next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...files import chip_file
+from ...fit import Fitted
+from ...graph import ir
+from ...graph.names import Names
+from ...ops.macs import known_macs
+from ...plan.synthetic import SYNTHETIC
+from ...run.part import chip_part, scaled_by_host
+from ..partition import Partition
+from ..planning.plan_record import Planned
+from ..prepare.preparation import Prepared
+from .advice import next_options
+from .fidelity import Fidelity
+from .report import FloatNode, Report, float_nodes, packer_line
+
+__all__ = ["describe"]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The share of multiply-accumulates in integers, 0 to 1, and {operator: nodes} where nobody knows how many."""
+
+    share: float
+    unknown: dict[str, int]
+
+
+def describe(
+    prepared: Prepared, planned: Planned, graph: ir.Graph, fitted: Sequence[Fitted], fidelity: Fidelity
+) -> Report:
+    """Return the report on `graph`, the integer graph of `planned` as it is written, without its tail.
+
+    fitted : what was written otherwise. fidelity : how far it is from the float model.
+    """
+    target, plan, parts = planned.target, planned.plan, planned.parts
+    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
+    host += _behind(prepared)
+    if target.packs:
+        host += [
+            FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
+            for node in graph.graph
+            if scaled_by_host(node)
+        ]
+    renamed = target.vendor.names(graph)
+    packed = None
+    if target.packs and parts.ops and not islands:
+        packed = target.verdict(chip_part(target.named(graph, renamed), target))
+    verdict = None if packed is None else packed.verdict
+    ready = verdict is not None and verdict.chip_ready
+    words = "" if packed is None else packed.line
+    file = Path(f"{prepared.stem}.onnx")
+    work = _work(parts)
+    return Report(
+        platform=target.name,
+        mode=plan.mode,
+        layers=_layers(parts, graph),
+        chip_ready=ready,
+        is_chip=target.packs,
+        integer_macs=work.share,
+        unknown_macs=work.unknown,
+        float_nodes=islands,
+        host_part=host,
+        fitted=list(fitted),
+        packer=packer_line(target, words, chip_file(file) if ready and host else file),
+        packer_args=words,
+        notes=[
+            *prepared.notes,
+            *planned.notes,
+            *_renamed(renamed),
+            *([verdict.believed] if verdict is not None and verdict.believed else []),
+        ],
+        names=renamed.tensors,
+        findings=() if verdict is None else verdict.findings,
+        cost=None if verdict is None else verdict.cost,
+        outputs=fidelity.outputs,
+        measured_on=fidelity.on,
+        warnings=[*([SYNTHETIC] if plan.synthetic else []), *fidelity.warnings],
+        doubts=fidelity.doubts,
+        parts=fidelity.parts,
+        next=next_options(prepared, planned, islands, fidelity.lossy),
+        full=prepared.conf.notes == "full",
+        taken=planned.taken,
+        refused=planned.refused,
+    )
+
+
+def _behind(prepared: Prepared) -> list[FloatNode]:
+    """Return what the host does behind the graph, in the tail that was cut off."""
+    tail = prepared.tail
+    if tail is None:
+        return []
+    kinds = {str(node.name): node.op_type for node in tail.model.graph}
+    return [FloatNode(name, kind, tail.why[name]) for name, kind in kinds.items()]
+
+
+def _layers(parts: Partition, graph: ir.Graph) -> dict[str, int]:
+    """Return {integer operator: nodes of `graph` that stand for float ones}."""
+    return dict(sorted(Counter(node.op_type for node in graph.graph if str(node.name) in parts.ops).items()))
+
+
+def _work(parts: Partition) -> _Work:
+    counted = {id(node): known_macs(node) for node in parts.graph.graph}
+    work = {key: count or 0 for key, count in counted.items()}
+    total = sum(work.values())
+    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
+    return _Work(share, Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None))
+
+
+def _renamed(names: Names) -> list[str]:
+    """Return what the user should know of names that change."""
+    if not names.tensors:
+        return []
+    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
+    rest = f"; {more} more change likewise (--json lists them)" if more else ""
+    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]

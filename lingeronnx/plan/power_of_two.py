@@ -1,0 +1,27 @@
+"""Which power of two stands for a scale: decided here, for calibration, imported scales, legalization and lowering."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["exponent_below", "power_below", "power_near"]
+
+_SLACK = 1e-6  # of an exponent: what a scale written in decimal digits may be short of a power of two
+
+
+def exponent_below(most: float, *, imported: bool = False) -> int:
+    """Return the largest exponent whose power of two is `most` at most, a positive number.
+
+    imported : `most` comes from a file in decimal digits; a power that it misses by their rounding counts as reached.
+    """
+    return math.floor(math.log2(most) + (_SLACK if imported else 0.0))
+
+
+def power_below(most: float, *, imported: bool = False) -> float:
+    """Return the largest power of two that is `most` at most; arguments as for `exponent_below`."""
+    return 2.0 ** exponent_below(most, imported=imported)
+
+
+def power_near(scale: float) -> float:
+    """Return the power of two next to `scale`, in octaves."""
+    return 2.0 ** round(math.log2(scale))

@@ -1,0 +1,53 @@
+"""What counts as evidence: gains beyond chance, enough rows behind a Softmax, data that are real."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lingeronnx.flow import compared, plan_for, prepare, refined
+from lingeronnx.flow.report.fidelity import Fidelity
+from lingeronnx.flow.trials.evidence import gained, is_better, is_evidence, level
+from tests import nets
+
+
+@pytest.mark.parametrize("samples", (1, 16))
+def test_what_a_single_sample_gains_is_chance(samples):
+    """A gain of the same size in every one of several samples is none."""
+
+    def compared(errors):
+        level = 10 * np.log10(1000 / sum(errors))
+        fidelity = Fidelity({"y": {"sqnr": level}}, "", (), errors=np.array([errors]), power=np.array([1000.0]))
+        return SimpleNamespace(fidelity=fidelity)
+
+    rest = [1.0] * (samples - 1)
+    assert not is_better(compared([100.0, *rest]), compared([1.0, *rest]))
+    assert is_better(compared([2.0] * samples), compared([1.0] * samples)) == (samples > 1)
+
+
+def test_what_is_not_finite_is_the_worst():
+    assert level(float("nan")) == level(float("-inf")) == -100.0
+    assert level(float("inf")) == 100.0
+
+
+def test_a_mean_gain_does_not_pay_for_a_loss_of_the_worst():
+    """Two outputs: one gains 20 dB, the worse one loses one."""
+
+    def made(*levels):
+        outputs = {str(number): {"sqnr": sqnr} for number, sqnr in enumerate(levels)}
+        return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=()))
+
+    assert gained(made(40.0, 20.0), made(60.0, 19.0)) == 0.0
+    assert gained(made(40.0, 20.0), made(41.0, 21.0)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("settings, data, expected", (
+    ({}, True, True),
+    ({"effort": "fast"}, True, False),
+    ({}, False, False),
+))  # fmt: skip
+def test_real_data_and_effort_are_evidence(settings, data, expected):
+    model = nets.plain()
+    prepared = prepare(model, nets.samples(model, 24) if data else None, None, settings)
+    planned = plan_for(prepared)
+    assert is_evidence(compared(prepared, planned, refined(planned), explain=False)) is expected
