@@ -9,13 +9,13 @@ from ..flow import Compared
 from ..graph import ir
 from ..ops.macs import macs
 
-__all__ = ["Cost", "cost_of"]
+__all__ = ["AttemptCost", "cost_of"]
 
 _FLOAT = 32
 
 
 @dataclass(frozen=True)
-class Cost:
+class AttemptCost:
     """bytes : of all constants of the graph. macs : {"8x8", "16x16", ... or "float": those of one sample}.
 
     A width is bits of data by bits of weights. `work` is the sum of the products of both widths over all
@@ -39,7 +39,7 @@ def _product(width: str) -> int:
     return int(data) * int(weights)
 
 
-def cost_of(made: Compared) -> Cost:
+def cost_of(made: Compared) -> AttemptCost:
     """Return the cost of an attempt."""
     parts, held = made.planned.parts, made.planned.plan.tensors
     found: dict[str, int] = {}
@@ -55,4 +55,4 @@ def cost_of(made: Compared) -> Cost:
             width = f"{data}x{max(weights, default=data)}"
         found[width] = found.get(width, 0) + count
     constants = made.lowered.graph.graph.initializers.values()
-    return Cost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), found)
+    return AttemptCost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), found)

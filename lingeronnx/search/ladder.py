@@ -27,7 +27,7 @@ from ..ops.macs import macs
 from ..plan.config import Override, QuantConfig
 from ..targets import Target
 
-__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "Group", "groups", "rungs"]
+__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "LayerGroup", "groups", "rungs"]
 
 #: From quick to thorough.
 EFFORTS = ("fast", "normal", "best")
@@ -96,7 +96,7 @@ def _layers(count: int) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class LayerGroup:
     """Layers that share scales.
 
     gain : share of the outputs' power that is no error any more when the group is left out of everything rounded.
@@ -119,7 +119,7 @@ class Group:
         return tuple(dict.fromkeys(layer.selector for layer in self.layers if layer.selector))
 
 
-def groups(planned: Planned) -> list[Group]:
+def groups(planned: Planned) -> list[LayerGroup]:
     """Return the groups of layers, those first that give back most for what they cost."""
     every = layers(planned)
     joined = _joined(planned, every)
@@ -129,7 +129,7 @@ def groups(planned: Planned) -> list[Group]:
     found = []
     for members, gain in zip(joined, gains, strict=True):
         share = sum(work.get(node, 0) for layer in members for node in layer.weight.weights) / total
-        found.append(Group(tuple(members), gain, share))
+        found.append(LayerGroup(tuple(members), gain, share))
     least = 1 / max(len(found), 1)  # a layer without weights has a cost, too
     return sorted(found, key=lambda group: -group.gain / max(group.share, least))
 

@@ -28,18 +28,18 @@ from ..flow import (
 from ..graph import ir
 from ..run.data import Progress
 from ..targets import Target
-from .cost import Cost, cost_of
+from .cost import AttemptCost, cost_of
 from .goal import Goal, Measured
 from .ladder import EFFORTS, MOST_FLOAT, Attempt, rungs
 
-__all__ = ["Found", "Trial", "search"]
+__all__ = ["Found", "AttemptResult", "search"]
 
 _MOST = 15  # attempts that are evaluated
 _PART = "attempts"  # of the journal
 
 
 @dataclass(frozen=True)
-class Trial:
+class AttemptResult:
     """An attempt that was made, what it gave and what it costs.
 
     measured, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
@@ -47,7 +47,7 @@ class Trial:
 
     attempt: Attempt
     measured: Measured | None
-    cost: Cost | None
+    cost: AttemptCost | None
     seconds: float
     ready: bool = True
     why: str = ""
@@ -81,8 +81,8 @@ class Found:
 
     goal: Goal
     target: Target
-    trials: Sequence[Trial]
-    chosen: Trial
+    trials: Sequence[AttemptResult]
+    chosen: AttemptResult
     stopped: str
 
     @property
@@ -196,7 +196,7 @@ class _Climb:
         #: The best attempt so far.
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
         self._calibrated: dict[str, Observed] = {}
-        self.trials: dict[Attempt, Trial] = {}
+        self.trials: dict[Attempt, AttemptResult] = {}
 
     def run(self) -> str:
         """Climb; return why it ended."""
@@ -257,7 +257,7 @@ class _Climb:
         wider = "" if max(self._row.bits) > 8 else f"; {self._row.name} computes in 8 bits only, generic in 16"
         return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
 
-    def _try(self, attempt: Attempt) -> Trial:
+    def _try(self, attempt: Attempt) -> AttemptResult:
         if attempt in self.trials:
             return self.trials[attempt]
         record, made = self._known.get(_key(asdict(attempt))), None
@@ -299,11 +299,13 @@ class _Climb:
                  "ready": result.report.chip_ready or not result.report.is_chip}  # fmt: skip
         return {**record, **found, "seconds": time.monotonic() - began}, made
 
-    def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> Trial:
+    def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
-            return Trial(attempt, None, None, record["seconds"], why=record["why"])
+            return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
         seen = self._goal.measured(record["value"], record["float"])
-        return Trial(attempt, seen, Cost(record["bytes"], record["macs"]), record["seconds"], record["ready"])
+        return AttemptResult(
+            attempt, seen, AttemptCost(record["bytes"], record["macs"]), record["seconds"], record["ready"]
+        )
 
     # ---- making ------------------------------------------------------------------------------------------------
 

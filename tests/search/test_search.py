@@ -20,7 +20,7 @@ from lingeronnx.flow import compared, plan_for, prepare, refined
 from lingeronnx.flow.assign import tie_classes
 from lingeronnx.graph import ir
 from lingeronnx.search import Goal, search
-from lingeronnx.search.cost import Cost, cost_of
+from lingeronnx.search.cost import AttemptCost, cost_of
 from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
 from lingeronnx.search.page import _Axis, _front, picture
 from lingeronnx.search.run import _MOST
@@ -102,7 +102,7 @@ def test_work_is_the_mean_product_of_widths(macs):
     """Oracle: every multiply-accumulate counted by itself, in bits of data times bits of weights."""
     products = {"8x8": 64, "16x16": 256, "8x4": 32, "float": 1024}
     total = sum(products[width] * count for width, count in macs.items())
-    assert Cost(0, macs).work == pytest.approx(total / 64 / sum(macs.values()))
+    assert AttemptCost(0, macs).work == pytest.approx(total / 64 / sum(macs.values()))
 
 
 def test_cost_counts_every_constant():

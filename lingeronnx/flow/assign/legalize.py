@@ -52,64 +52,94 @@ def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> N
         tensors[name] = w.changed([_stored(min(pair)) for pair in zip(w.scales.tolist(), most, strict=True)])
 
 
+class _PlanScales:
+    """The scales of a plan while they are lowered; tied tensors move together.
+
+    tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was lowered)}.
+    """
+
+    def __init__(self, plan: Plan, ties: Sequence[TieClass], target: Target) -> None:
+        self._target = target
+        self.tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
+        self._class_of = {name: group for group in ties for name in group.tensors if name in self.tensors}
+        self.moved: dict[str, tuple[float, str]] = {}
+
+    def tie(self) -> None:
+        """Give tied tensors the least scale of them."""
+        for name, group in self._class_of.items():
+            held, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
+            if (held.scale, held.zero_point) != (least.scale, least.zero_point):
+                self.tensors[name] = held.changed(least.scale, zero_point=least.zero_point)
+
+    def exponent(self, name: str) -> int:
+        """Return the exponent of a scale; ConstraintError where it is no power of two."""
+        exponent = self.tensors[name].exponent
+        if exponent is None:
+            raise ConstraintError(
+                f"tensor '{name}' has scale {self.tensors[name].scale:g}; {self._target.name} takes powers of two only"
+            )
+        return exponent
+
+    def lower(self, parts: Partition) -> None:
+        """Lower exponents to what the target holds and the operators take, until nothing moves."""
+        target, changed = self._target, True
+        while changed:
+            changed = False
+            for name in self._class_of:
+                why = f"{target.name} holds scales up to 2^{target.exponents[1]}"
+                changed |= self._lower_to(name, target.exponents[1], why)
+            for node, op in parts.nodes:
+                most = op.ceiling(node, self.exponent)
+                if most is not None and ir.written_name(node) in self.tensors:
+                    changed |= self._lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
+
+    def _lower_to(self, name: str, most: int, why: str) -> bool:
+        if self.exponent(name) <= most:
+            return False
+        for member in self._class_of[name].tensors:
+            self.moved.setdefault(member, (self.tensors[member].scale, why))
+            self.tensors[member] = self.tensors[member].changed(2.0**most)
+        return True
+
+    def check(self, parts: Partition) -> None:
+        """Raise ConstraintError for a scale that what reads it does not take, UnheldScale for one that is too small."""
+        target, fine = self._target, parts.fine_inputs(self._target)
+        least = target.exponents[0]
+        for name, group in self._class_of.items():
+            exponent = self.exponent(name)
+            if self.tensors[name].bits > 8 and exponent < fine.get(name, least):
+                raise ConstraintError(
+                    f"tensor '{name}' of {self.tensors[name].bits} bits gets scale 2^{exponent} at most; what reads it "
+                    f"takes 2^{fine[name]} at least: give it 8 bits"
+                )
+            if exponent < least:
+                raise UnheldScale(
+                    f"tensor '{name}' needs scale 2^{exponent}, {target.name} holds 2^{least} at "
+                    "least; scale the model's input down or leave the node in float with --skip",
+                    group.tensors,
+                    exponent,
+                    least,
+                )
+
+    def notes(self) -> list[str]:
+        """Return a line for each scale that was lowered."""
+        return [
+            f"scale of '{name}' lowered from {before:g} to {self.tensors[name].scale:g}: {why}"
+            for name, (before, why) in self.moved.items()
+        ]
+
+
 def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], target: Target) -> tuple[Plan, list[str]]:
     """Return `plan` with every tie and inequality of `target` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
     largest. Raises UnheldScale for a scale below the row's smallest.
     """
-    tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
-    owner = {name: group for group in ties for name in group.tensors if name in tensors}
-    moved: dict[str, tuple[float, str]] = {}
-    for name, group in owner.items():
-        least = min((tensors[n] for n in group.tensors), key=lambda q: q.scale)
-        if (tensors[name].scale, tensors[name].zero_point) != (least.scale, least.zero_point):
-            tensors[name] = tensors[name].changed(least.scale, zero_point=least.zero_point)
-    _hold_biases(tensors, parts, plan.mode == "q-value")
+    scales = _PlanScales(plan, ties, target)
+    scales.tie()
+    _hold_biases(scales.tensors, parts, plan.mode == "q-value")
     if not target.power_of_two:
-        return plan.with_tensors(tensors), []
-
-    def exponent(name: str) -> int:
-        found = tensors[name].exponent
-        if found is None:
-            raise ConstraintError(
-                f"tensor '{name}' has scale {tensors[name].scale:g}; {target.name} takes powers of two only"
-            )
-        return found
-
-    def lower_to(name: str, most: int, why: str) -> bool:
-        if exponent(name) <= most:
-            return False
-        for member in owner[name].tensors:
-            moved.setdefault(member, (tensors[member].scale, why))
-            tensors[member] = tensors[member].changed(2.0**most)
-        return True
-
-    fine, changed = parts.fine_inputs(target), True
-    while changed:
-        changed = False
-        for name in owner:
-            changed |= lower_to(name, target.exponents[1], f"{target.name} holds scales up to 2^{target.exponents[1]}")
-        for node, op in parts.nodes:
-            most = op.ceiling(node, exponent)
-            if most is not None and ir.written_name(node) in tensors:
-                changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
-    for name in owner:
-        if tensors[name].bits > 8 and exponent(name) < fine.get(name, target.exponents[0]):
-            raise ConstraintError(
-                f"tensor '{name}' of {tensors[name].bits} bits gets scale 2^{exponent(name)} at most; what reads it "
-                f"takes 2^{fine[name]} at least: give it 8 bits"
-            )
-        if exponent(name) < target.exponents[0]:
-            raise UnheldScale(
-                f"tensor '{name}' needs scale 2^{exponent(name)}, {target.name} holds 2^{target.exponents[0]} at "
-                "least; scale the model's input down or leave the node in float with --skip",
-                owner[name].tensors,
-                exponent(name),
-                target.exponents[0],
-            )
-    notes = [
-        f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"
-        for name, (old, why) in moved.items()
-    ]
-    return plan.with_tensors(tensors), notes
+        return plan.with_tensors(scales.tensors), []
+    scales.lower(parts)
+    scales.check(parts)
+    return plan.with_tensors(scales.tensors), scales.notes()

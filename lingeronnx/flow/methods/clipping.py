@@ -56,7 +56,7 @@ def costly_cuts(
     cut = list(_cut(parts, plan, ties, stats, choice))
     if not cut:
         return {}
-    noise = _Noise(parts.graph, plan, pieces, given())
+    noise = _PlanNoise(parts.graph, plan, pieces, given())
     if not noise.is_about_rare:
         return {}
     whole = noise(plan.tensors)
@@ -110,7 +110,7 @@ def _finer(q: Affine) -> Affine:
     return q.changed(q.scale * 2.0**_FINE, q.bits + _FINE)
 
 
-class _Noise:
+class _PlanNoise:
     """What holding tensors in integers does to the outputs, all else float."""
 
     def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, given: _Feeds) -> None:

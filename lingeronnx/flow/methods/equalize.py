@@ -32,7 +32,7 @@ from ..factor_groups import FactorSets, pin_borders
 from ..partition import Partition
 from .factors import apply, combine
 
-__all__ = ["Channels", "equalize"]
+__all__ = ["ChannelRanges", "equalize"]
 
 _SWEEPS = 6
 _WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (0.0, 1.0, 1.0))  # w1, wa, w2
@@ -43,7 +43,7 @@ _PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
 
 
 @dataclass(frozen=True)
-class Channels:
+class ChannelRanges:
     """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
 
     reach: np.ndarray
@@ -51,7 +51,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ChannelGroup:
     """Tensors that share factors per channel, the layers that write them and those that read them."""
 
     tensors: tuple[str, ...]
@@ -64,7 +64,7 @@ def equalize(
     feeds: Sequence[Mapping[str, np.ndarray]],
     choice: ScaleChoice = _PLAIN,
     runner: FloatRunner | None = None,
-    known: dict[str, Channels] | None = None,
+    known: dict[str, ChannelRanges] | None = None,
 ) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
@@ -92,16 +92,18 @@ def equalize(
             total = combine(total, step)
             for name in group.tensors:
                 if name in seen:
-                    seen[name] = Channels(seen[name].reach * factor, seen[name].power * factor**2)
+                    seen[name] = ChannelRanges(seen[name].reach * factor, seen[name].power * factor**2)
         if not moved:
             break
     return total
 
 
-def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]) -> dict[str, Channels]:
+def _observe(
+    runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
+) -> dict[str, ChannelRanges]:
     from simulator.bins import channels
 
-    found: dict[str, Channels] = {}
+    found: dict[str, ChannelRanges] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
@@ -111,11 +113,11 @@ def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], nam
             if old is not None:
                 reach, power = np.maximum(old.reach, reach), power + old.power * before
             sizes[name] = before + size
-            found[name] = Channels(reach, power / sizes[name])
+            found[name] = ChannelRanges(reach, power / sizes[name])
     return found
 
 
-def _groups(parts: Partition) -> list[_Group]:
+def _groups(parts: Partition) -> list[_ChannelGroup]:
     """Return the free groups of tensors whose channels correspond one to one."""
     union = FactorSets()
     pin_borders(union, parts)
@@ -142,7 +144,7 @@ def _groups(parts: Partition) -> list[_Group]:
         writers = tuple(n for n in layers if ir.written_name(n) in inside)
         readers = tuple(n for n in layers if ir.read_name(n) in inside)
         if union.free(tensors) and writers and readers:
-            groups.append(_Group(tuple(tensors), writers, readers))
+            groups.append(_ChannelGroup(tuple(tensors), writers, readers))
     return groups
 
 
@@ -153,10 +155,10 @@ def _flat(node: ir.Node) -> bool:
     return moves and len(source) == 4 and source[2:] == (1, 1) and len(result) == 2 and result[1] == source[1]
 
 
-class _Noise:
+class _PredictedNoise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _Group, seen: Mapping[str, Channels], choice: ScaleChoice) -> None:
+    def __init__(self, group: _ChannelGroup, seen: Mapping[str, ChannelRanges], choice: ScaleChoice) -> None:
         self.levels_x = _levels(choice.width(*group.tensors))
         self.levels_1, self.levels_2 = (
             [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
@@ -196,7 +198,7 @@ def _levels(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: ScaleChoice) -> np.ndarray | None:
+def _best_factor(group: _ChannelGroup, seen: Mapping[str, ChannelRanges], choice: ScaleChoice) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
@@ -206,7 +208,7 @@ def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: ScaleChoic
     channels |= {len(_weight(n)) for n in group.writers}
     if len(channels) != 1:
         return None
-    noise = _Noise(group, seen, choice)
+    noise = _PredictedNoise(group, seen, choice)
     alive = noise.alive()
     if not alive.any():
         return None
@@ -219,7 +221,7 @@ def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: ScaleChoic
     return best[1]
 
 
-def _solve(noise: _Noise, alive: np.ndarray, weighting: tuple[float, float, float]) -> np.ndarray:
+def _solve(noise: _PredictedNoise, alive: np.ndarray, weighting: tuple[float, float, float]) -> np.ndarray:
     """Return s of the least-squares formula for one weighting."""
     w1, wa, w2 = weighting
     log = np.zeros(len(alive))
@@ -243,7 +245,7 @@ def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
     return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
-def _input_power(node: ir.Node, seen: Mapping[str, Channels]) -> np.ndarray:
+def _input_power(node: ir.Node, seen: Mapping[str, ChannelRanges]) -> np.ndarray:
     """Return the summed mean square of what one output of `node` reads, per output channel."""
     weight = _weight(node)
     group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]

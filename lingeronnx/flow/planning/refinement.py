@@ -64,7 +64,7 @@ def samples(planned: Planned) -> dict[str, np.ndarray]:
 def _alike(now: Planned, before: Planned, methods: Methods) -> set[str]:
     """Return the layers that the two plans compute, and refine, alike: from the same integers, at the same scales."""
     found = set()
-    layers, old = _Layers(now, methods), _Layers(before, methods)
+    layers, old = _LayerDigests(now, methods), _LayerDigests(before, methods)
     for name, node in refinable(now.parts).items():
         weight = ir.read_name(node, 1)
         same = layers.seen(name) == old.seen(name) is not None
@@ -73,7 +73,7 @@ def _alike(now: Planned, before: Planned, methods: Methods) -> set[str]:
     return found
 
 
-class _Layers:
+class _LayerDigests:
     """What the layers of a plan are computed from, before they are refined."""
 
     def __init__(self, planned: Planned, methods: Methods) -> None:

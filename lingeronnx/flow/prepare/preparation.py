@@ -150,12 +150,8 @@ def prepare(
     tell_batch_axes(loaded, conf.batch_axis)
     record = Record(conf.debug_dump)
     original, tail, notes = _accepted(loaded, record)
-    notes += [] if tail is None else [_told(tail)]
     data, calls = calibration_data(calib, original, conf, fixed, hold and calib is not None)
-    if not conf.state and (looks := proposals(original)):
-        line = " ".join(f"--state {output}={name}" for output, name in looks.items())
-        notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
-    notes += [*came, *fix_sizes(original, data)]
+    notes += [*_told(tail), *_state_notes(original, conf), *came, *fix_sizes(original, data)]
     source = FloatRunner(original, _outputs(original))
     float_outputs = FloatOutputs(source, _outputs(original), conf.budget // _FLOAT_OUTPUTS)
     check_repeatable(original, source, data.first())
@@ -183,9 +179,7 @@ def prepare(
         )
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
-    prepared = _same(rewriter, record, divided)
-    while more := _infinite(prepared):
-        prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
+    prepared = _finite(_same(rewriter, record, divided))
     notes += [*rewriter.notes(), *data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return prepared
 
@@ -200,13 +194,22 @@ def _accepted(model: ir.Graph, record: Record | None = None) -> tuple[ir.Graph, 
     return tail.body, tail, notes
 
 
-def _told(tail: Tail) -> str:
+def _told(tail: Tail | None) -> list[str]:
     """Return a note on what was cut off."""
+    if tail is None:
+        return []
     what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
-    return (
+    return [
         f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
         f"measured is what they read: {', '.join(tail.reads)}"
-    )
+    ]
+
+
+def _state_notes(original: ir.Graph, conf: QuantConfig) -> list[str]:
+    """Return a note on what looks like states, where the user named none."""
+    looks = {} if conf.state else proposals(original)
+    line = " ".join(f"--state {output}={name}" for output, name in looks.items())
+    return [f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}"] if looks else []
 
 
 def _same(rewriter: Rewriter, record: Record, divided: Callable[[Rewritten], Prepared]) -> Prepared:
@@ -219,6 +222,13 @@ def _same(rewriter: Rewriter, record: Record, divided: Callable[[Rewritten], Pre
             rewriter.leave_out_wrong(wrong)
         else:
             return prepared
+
+
+def _finite(prepared: Prepared) -> Prepared:
+    """Return the same model, what reads or writes infinite values left to the host."""
+    while more := _infinite(prepared):
+        prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
+    return prepared
 
 
 def _infinite(prepared: Prepared) -> dict[str, str]:

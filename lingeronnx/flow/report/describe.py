@@ -25,7 +25,7 @@ __all__ = ["describe"]
 
 
 @dataclass(frozen=True)
-class _Work:
+class _MacShare:
     """The share of multiply-accumulates in integers, 0 to 1, and {operator: nodes} where nobody knows how many."""
 
     share: float
@@ -105,12 +105,12 @@ def _layers(parts: Partition, graph: ir.Graph) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in graph.graph if str(node.name) in parts.ops).items()))
 
 
-def _work(parts: Partition) -> _Work:
+def _work(parts: Partition) -> _MacShare:
     counted = {id(node): known_macs(node) for node in parts.graph.graph}
     work = {key: count or 0 for key, count in counted.items()}
     total = sum(work.values())
     share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
-    return _Work(share, Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None))
+    return _MacShare(share, Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None))
 
 
 def _renamed(names: Names) -> list[str]:

@@ -67,9 +67,9 @@ def fidelity(
     for which all tensors are compared. States are fed back on both sides, each its own, from zero on.
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
-    found = {name: Agreement() for name in names}
+    agreements = {name: Agreement() for name in names}
     varied = {name: _Varied() for name in names}
-    made_of = {name: PartMeter(name, ends) for name, ends in part_ends(prepared.graph).items() if name in found}
+    made_of = {name: PartMeter(name, ends) for name, ends in part_ends(prepared.graph).items() if name in agreements}
     feeds, on = _data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
@@ -85,7 +85,7 @@ def fidelity(
                     f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
                     "out of the graph's outputs"
                 )
-            found[name].add(want[name], have[name])
+            agreements[name].add(want[name], have[name])
             varied[name].add(want[name])
             if name in made_of:
                 made_of[name].add(want[name], have[name])
@@ -95,29 +95,32 @@ def fidelity(
         for name, seen in moves.items():
             seen.add(want[name], have[name])
     warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
-    low = {name: a.sqnr for name, a in found.items() if not a.sqnr >= _LEAST}
+    low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _LEAST}
     if low:
-        worst = min(low, key=lambda name: _order(low[name]))
-        more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
         where = _explained(lambda: _breaks(prepared, lowered, exact, session)) if explain else ""
-        warnings.insert(0, f"output '{worst}' is {_off(low[worst])}{more}{where}")
+        warnings.insert(0, _far(low) + where)
     parts = [part for one in made_of.values() for part in one.parts]
-    warnings += _lost(parts, {name: a.sqnr for name, a in found.items()})
+    warnings += _lost(parts, {name: a.sqnr for name, a in agreements.items()})
     what = "sample" if prepared.calls is None else "call"
     number = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
     doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(number, what))}
-    measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
-    each = np.hstack(errors) if errors else np.zeros((len(names), 0))
     return Fidelity(
-        outputs=measures,
+        outputs={name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in agreements.items()},
         on=on,
         warnings=warnings,
         doubts=doubts,
         lossy=bool(low),
         parts=parts,
-        errors=each,
+        errors=np.hstack(errors) if errors else np.zeros((len(names), 0)),
         power=power,
     )
+
+
+def _far(low: Mapping[str, float]) -> str:
+    """Return a line for the worst of the outputs whose levels are `low`."""
+    worst = min(low, key=lambda name: _order(low[name]))
+    more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
+    return f"output '{worst}' is {_off(low[worst])}{more}"
 
 
 def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
