@@ -199,10 +199,8 @@ def _told(tail: Tail | None) -> list[str]:
     if tail is None:
         return []
     what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
-    return [
-        f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
-        f"measured is what they read: {', '.join(tail.reads)}"
-    ]
+    cut_off = f"{len(tail.why)} nodes from {next(iter(tail.why))} on are the host's"
+    return [f"{what}: {cut_off}; what is measured is what they read: {', '.join(tail.reads)}"]
 
 
 def _state_notes(original: ir.Graph, conf: QuantConfig) -> list[str]:
