@@ -337,6 +337,8 @@ POOLS = MappingProxyType({name: op.pool for name, op in OPERATORS.items() if op.
 REDUCES = MappingProxyType({name: op.reduces for name, op in OPERATORS.items() if op.reduces})
 #: Along one axis; before opset 13 along all from one on.
 ROWS = _all(lambda op: op.row)
+#: Those that weigh the numbers of a row against each other; Hardmax picks one.
+SHARES = ROWS - {"Hardmax"}
 NORMS = _all(lambda op: op.norm)
 #: Those that weigh the numbers of a row against each other; Hardmax picks one.
 SHARES = ROWS - {"Hardmax"}

@@ -143,16 +143,16 @@ def _check_given(
 
 def _header(runs: TrialRuns, question: Question) -> dict[str, object]:
     """Return what the results depend on; a journal of something else is refused by these words."""
-    prepared, function = runs.planned, question.function
+    planned, function = runs.planned, question.function
     return {
-        "model": hashed(ir.to_bytes(prepared.original)),
+        "model": hashed(ir.to_bytes(planned.original)),
         "plan (calibration data, settings)": runs.key,
         "metric": list(question.metrics),
         "what": question.what,
         "all_but_one": question.all_but_one,
         "output": list(question.outputs),
         "samples of a block": runs.block,
-        "limit": prepared.conf.limit,
+        "limit": planned.conf.limit,
         "function": None if function is None else f"{function.__module__}.{function.__qualname__}",
     }
 
