@@ -93,7 +93,9 @@ class Journal:
             next(file)
             for line in file:
                 record = _parsed(line, self._path)
-                if record["part"] == part:
+                if not isinstance(record, dict):
+                    raise _damaged(self._path)
+                if record.get("part") == part:
                     yield record
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -106,5 +108,9 @@ class Journal:
 def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged; drop --resume to begin anew") from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is damaged; drop --resume to begin anew")
