@@ -202,7 +202,7 @@ def axes(texts: Sequence[str]) -> dict[str, int | None]:
     """Return what --batch-axis says, an axis or None by input."""
     found: dict[str, int | None] = {}
     for name, axis in pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
-        if axis != "none" and not axis.isdecimal():
+        if axis != "none" and not (axis.isdecimal() and len(axis) < 4):
             raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
         found[name] = None if axis == "none" else int(axis)
     return found

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from tests.hostile import calls
+from tests.hostile.kinds import good_cases
 
 __all__ = ["SECONDS", "run"]
 
@@ -116,7 +117,8 @@ def _where(pid):
 
 
 def _load():
-    """Load what the commands load, so that processes begin with it."""
+    """Load what the commands load and compile, so that processes begin with it; with one thread, as forks need."""
+    os.environ.update(OMP_NUM_THREADS="1", LINGERONNX_THREADS="1")
     import importlib
     import pkgutil
 
@@ -128,6 +130,15 @@ def _load():
         with contextlib.suppress(ImportError):
             if not name.endswith("__main__"):
                 importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
+        before = Path.cwd()
+        os.chdir(folder)
+        try:
+            for case in good_cases():
+                case.write(folder)
+                assert calls.outcome(case)["kind"] == "ok", case.call
+        finally:
+            os.chdir(before)
 
 
 def _work(pipe, cases, numbers, until, nice):

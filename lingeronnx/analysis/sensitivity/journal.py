@@ -5,6 +5,7 @@ A line is one `write`; what a killed process left of its last line is cut off wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -82,6 +83,14 @@ class Journal:
         """Return the error that the results are `of` something else."""
         return ConfigError(f"{self._path} holds results of {of}; drop --resume to begin anew, or choose another folder")
 
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """Inside, results of the file are taken up: ConfigError where they are none that `add` was given."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise _damaged(self._path) from error
+
     def records(self, part: str) -> Iterator[dict[str, Any]]:
         """Return an iterator over the results of `part` that are there now, in order."""
         return islice(self._read(part), sum(1 for _ in self._read(part)))
@@ -112,5 +121,5 @@ def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON
         raise _damaged(path) from error
 
 
-def _damaged(path: Path) -> ConfigError:
+def _damaged(path: Path | None) -> ConfigError:
     return ConfigError(f"{path} is damaged; drop --resume to begin anew")
