@@ -1,7 +1,7 @@
 """Any number of hostile cases: `python -m tests.hostile -n 20000 [--seconds S] [--kind K ...] [--seed S]`.
 
-Kinds take turns. Each finished case is a line of the journal. Of each new way to fail the smallest case that fails so is
-kept in the corpus (`--keep DIR`). Exit code 1 where one failed.
+Kinds take turns. Each finished case is a line of the journal. Of each new way to fail the smallest case that fails so
+is kept (`--keep tests/hostile/corpus`). Exit code 1 where one failed.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """What is done with a case: a command by click's runner, or a call of the Python API; and what came of it.
 
-    ok         a result, or a refusal of click's (exit code 2)
-    line       one line of ours: LingerOnnxError, exit code 1
-    traceback  any other exception of a call; a command that ends in one, or in exit code 70
-    foreign    text of another library reaches the user: a warning, an assertion of C++, "Invoked with"
-    memory     MemoryError, or more memory than LIMIT
-    hang, signal: the process does not come back; `pool` sees them
+ok         a result, or a refusal of click's (exit code 2)
+line       one line of ours: LingerOnnxError, exit code 1
+traceback  any other exception of a call; a command that ends in one, or in exit code 70
+foreign    text of another library reaches the user: a warning, an assertion of C++, "Invoked with"
+memory     MemoryError, or more memory than LIMIT
+hang, signal: the process does not come back; `pool` sees them
 """
 
 import os
@@ -28,8 +28,8 @@ BAD = ("traceback", "foreign", "memory", "hang", "signal")
 
 #: Text of other libraries, which says nothing to a user.
 _FOREIGN = re.compile(
-    r"Invoked with|incompatible function arguments|[a-z]Warning:|Traceback|object at 0x|\.cc:\d|\.cpp:\d|\[ONNXRuntimeError\]|"
-    r"errors\.pydantic\.dev|==> Context|Exception ignored|std::|\x1b\[1;31m|\[E:onnxruntime|\[W:onnxruntime|core dumped"
+    r"Invoked with|incompatible function arguments|[a-z]Warning:|Traceback|object at 0x|\.cc:\d|\.cpp:\d|"
+    r"\[ONNXRuntimeError\]|errors\.pydantic\.dev|==> Context|Exception ignored|std::|\x1b\[1;31m|\[E:onnxruntime|\[W:onnxruntime"
 )
 _MOST = 1 << 20  # elements of what is fed here: sizes of inputs are the model's
 _LINES = 3000  # characters that are kept of a text

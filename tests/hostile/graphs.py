@@ -7,26 +7,56 @@ TypeError or ValueError, and is no file then.
 import copy
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tests.hostile.values import FLOATS, INTS, TEXTS, pick
 
 __all__ = ["CHANGES", "changed"]
 
-_STANDARD = ("Relu", "Conv", "Gemm", "MatMul", "Reshape", "Transpose", "Concat", "LSTM", "GRU", "RNN", "Gather", "Softmax",
+_STANDARD = ("Relu", "Conv", "Gemm", "MatMul", "Reshape", "Transpose", "Concat", "LSTM", "GRU", "RNN", "Gather",
+    "Softmax",
              "QuantizeLinear", "DequantizeLinear", "MaxPool", "AveragePool", "Clip", "Pad", "Split", "Cast", "Resize",
              "NonZero", "Unique", "TopK", "Where", "Expand", "Tile", "Slice", "Squeeze", "Unsqueeze", "Shape", "Range",
              "BatchNormalization", "LayerNormalization", "InstanceNormalization", "ConvTranspose", "Einsum", "Loop",
              "If", "Scan", "NonMaxSuppression", "CumSum", "ScatterND", "GatherND", "ReduceMean", "ReduceSum", "ArgMax",
              "Pow", "Div", "Mod", "QLinearConv", "QLinearMatMul", "ConvInteger", "DynamicQuantizeLinear", "Compress",
-             "DepthToSpace", "SpaceToDepth", "Identity", "Flatten", "OneHot", "EyeLike", "RandomNormal", "StringNormalizer",
+             "DepthToSpace", "SpaceToDepth", "Identity", "Flatten", "OneHot", "EyeLike", "RandomNormal",
+             "StringNormalizer",
              "SequenceConstruct", "SequenceAt", "Optional", "Dropout", "Constant", "ConstantOfShape", "GridSample",
              "STFT", "DFT", "Bernoulli", "Trilu", "GlobalAveragePool", "Attention", "Nothing")  # fmt: skip
-_OURS = ("Quant", "Dequant", "Requant", "Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BatchNorm2dInt",
-         "LSTMInt", "GRUInt", "iqAdd", "iqMul", "iqSub", "iqDiv", "iqCat", "iqSum", "iqSigmoid", "iqTanh", "SoftmaxInt",
-         "LayerNormInt", "BmmInt", "AvgPool2dInt", "ReluX", "iqVar", "GluInt", "QConv2d", "QLinear", "QAdd", "QGRU")
-_NAMES = ("pads", "strides", "kernel_shape", "dilations", "group", "axis", "axes", "perm", "auto_pad", "epsilon", "transB",
+_OURS = (
+    "Quant",
+    "Dequant",
+    "Requant",
+    "Conv2dInt",
+    "Conv1dInt",
+    "ConvTranspose2dInt",
+    "LinearInt",
+    "BatchNorm2dInt",
+    "LSTMInt",
+    "GRUInt",
+    "iqAdd",
+    "iqMul",
+    "iqSub",
+    "iqDiv",
+    "iqCat",
+    "iqSum",
+    "iqSigmoid",
+    "iqTanh",
+    "SoftmaxInt",
+    "LayerNormInt",
+    "BmmInt",
+    "AvgPool2dInt",
+    "ReluX",
+    "iqVar",
+    "GluInt",
+    "QConv2d",
+    "QLinear",
+    "QAdd",
+    "QGRU",
+)
+_NAMES = ("pads", "strides", "kernel_shape", "dilations", "group", "axis", "axes", "perm", "auto_pad", "epsilon",
+    "transB",
           "keepdims", "value", "value_int", "value_ints", "to", "mode", "alpha", "ceil_mode", "scale_x", "scale_w",
           "scale_o", "scale_y", "data_bits", "o_bits", "parameter_bits", "x_bits", "w_bits", "zero_point_x",
           "zero_point_o", "platform", "quant_mode", "hidden_size", "direction", "layout", "go_forward", "batch_first",
@@ -35,7 +65,23 @@ _NAMES = ("pads", "strides", "kernel_shape", "dilations", "group", "axis", "axes
 _DOMAINS = ("", "ai.onnx", "thinker", "linger", "ai.onnx.ml", "com.microsoft", "lingeronnx", "nobody", "\n")
 _LOCATIONS = ("", ".", "..", "a\0b", "/dev/zero", "/etc/hostname", "missing.bin", "data.bin", "data.bin", "../data.bin",
               "m.onnx", "x" * 300, "é", "/proc/self/mem", "data.bin/x", "~/x")  # fmt: skip
-_NUMBERS = ("0", "-1", "1", "8", "4096", str(2**40), str(2**63), str(2**64), "9" * 5000, "", "x", "1.5", " 1", "inf", "٣")
+_NUMBERS = (
+    "0",
+    "-1",
+    "1",
+    "8",
+    "4096",
+    str(2**40),
+    str(2**63),
+    str(2**64),
+    "9" * 5000,
+    "",
+    "x",
+    "1.5",
+    " 1",
+    "inf",
+    "٣",
+)
 
 
 def changed(model, rng, count):
@@ -102,7 +148,9 @@ def attribute_value(model, rng):
     held = getattr(attribute, "ints" if attribute.type == AttributeProto.INTS else "floats")
     if len(held) and rng.integers(2):
         if rng.integers(2):
-            held[int(rng.integers(len(held)))] = pick(rng, INTS if attribute.type == AttributeProto.INTS else FLOATS[:-1])
+            held[int(rng.integers(len(held)))] = pick(
+                rng, INTS if attribute.type == AttributeProto.INTS else FLOATS[:-1]
+            )
         elif rng.integers(2):
             held.pop()
         else:
@@ -244,7 +292,11 @@ def stored(model, rng):
         tensor.name = pick(rng, [*_names(model), *TEXTS])
     else:
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", pick(rng, _LOCATIONS)), ("offset", pick(rng, _NUMBERS)), ("length", pick(rng, _NUMBERS))):
+        for key, value in (
+            ("location", pick(rng, _LOCATIONS)),
+            ("offset", pick(rng, _NUMBERS)),
+            ("length", pick(rng, _NUMBERS)),
+        ):
             if rng.integers(4):
                 tensor.external_data.add(key=key, value=value)
         if rng.integers(2):
@@ -304,7 +356,9 @@ def header(model, rng):
         pick(rng, model.metadata_props).value = pick(rng, (*TEXTS, "{}", "[]", "{" * 3000, '{"tensors": 1}', "null"))
     else:
         key = pick(rng, ("lingeronnx.platform", "lingeronnx.names", "lingeronnx.made", "lingeronnx.states", "x"))
-        value = pick(rng, (*TEXTS, "generic", "{}", '{"tensors": {"y": "x"}, "nodes": {}}', '{"tensors": {"y": 1}}', "[" * 3000))
+        value = pick(
+            rng, (*TEXTS, "generic", "{}", '{"tensors": {"y": "x"}, "nodes": {}}', '{"tensors": {"y": 1}}', "[" * 3000)
+        )
         helper.set_model_props(model, {**{p.key: p.value for p in model.metadata_props}, key: value})
 
 
@@ -326,7 +380,9 @@ def inside(model, rng):
     else:
         reads = list(dict.fromkeys(filter(None, node.input)))
         model.functions.append(
-            helper.make_function("mine", "F0", reads, list(node.output), [node], [copy.copy(o) for o in model.opset_import])
+            helper.make_function(
+                "mine", "F0", reads, list(node.output), [node], [copy.copy(o) for o in model.opset_import]
+            )
         )
         if rng.integers(3) == 0:
             model.functions[0].node[0].op_type, model.functions[0].node[0].domain = "F0", "mine"

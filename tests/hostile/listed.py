@@ -29,7 +29,12 @@ def _changed(name, change, call, files):
     model = onnx.ModelProto.FromString(good(name))
     if change is not None:
         change(model)
-    own = {"m.onnx": model.SerializeToString(), "d.npz": good("conv.npz"), "f.onnx": good("conv.onnx"), "data.bin": bytes(64)}
+    own = {
+        "m.onnx": model.SerializeToString(),
+        "d.npz": good("conv.npz"),
+        "f.onnx": good("conv.onnx"),
+        "data.bin": bytes(64),
+    }
     return Case(list(call), {**own, **{key.replace("__", "."): value for key, value in files.items()}})
 
 
@@ -121,7 +126,12 @@ def _npz(**arrays):
 
 
 def _words(*words, environment=None):
-    files = {"m.onnx": good("conv.onnx"), "q.onnx": good("conv_venus.onnx"), "d.npz": good("conv.npz"), "o.bin": bytes(5)}
+    files = {
+        "m.onnx": good("conv.onnx"),
+        "q.onnx": good("conv_venus.onnx"),
+        "d.npz": good("conv.npz"),
+        "o.bin": bytes(5),
+    }
     return Case(list(words), files, environment or {})
 
 
@@ -140,17 +150,22 @@ LISTED = {
     # integer graphs
     **{
         f"{name} of {kind} is {value!r:.20}": _integer(_attribute(kind, name, value))
-        for kind, name in (("Conv2dInt", "strides"), ("Conv2dInt", "pads"), ("Conv2dInt", "group"), ("Conv2dInt", "scale_x"),
-                           ("Conv2dInt", "kernel_shape"), ("Quant", "data_bits"), ("Quant", "scale_x"), ("LinearInt", "scale_o"),
-                           ("LinearInt", "data_bits"), ("MaxPool", "strides"), ("Conv2dInt", "dilations"), ("iqAdd", "scale_y"))
+        for kind, name in (("Conv2dInt", "strides"), ("Conv2dInt", "pads"), ("Conv2dInt", "group"), ("Conv2dInt",
+            "scale_x"),
+                           ("Conv2dInt", "kernel_shape"), ("Quant", "data_bits"), ("Quant", "scale_x"), ("LinearInt",
+                               "scale_o"),
+                           ("LinearInt", "data_bits"), ("MaxPool", "strides"), ("Conv2dInt", "dilations"), ("iqAdd",
+                               "scale_y"))
         for value in ("x", 2**62, -1, 0, [2**40, 1], 0.5, float("nan"), [1.0], None)
         if not (kind == "iqAdd" and value is None)
     },
-    **{f"{kind} with {count} inputs": _integer(_inputs(kind, count)) for kind in ("Conv2dInt", "LinearInt", "iqAdd", "Quant", "Dequant")
+    **{f"{kind} with {count} inputs": _integer(_inputs(kind, count)) for kind in ("Conv2dInt", "LinearInt", "iqAdd",
+        "Quant", "Dequant")
        for count in (0, 1)},
     **{f"weight {array.dtype} {array.shape} of {kind}": _integer(_weight(kind, array))
        for kind in ("Conv2dInt", "LinearInt")
-       for array in (np.zeros((), np.int8), np.zeros(3, np.int8), np.zeros((0, 3, 3, 3), np.int8), np.zeros((2, 2), np.float32),
+       for array in (np.zeros((), np.int8), np.zeros(3, np.int8), np.zeros((0, 3, 3, 3), np.int8), np.zeros((2, 2),
+           np.float32),
                      np.zeros((8, 9, 3, 3), np.int8), np.zeros((8, 3, 0, 3), np.int8), np.array("x", object))},
     # float graphs
     **{f"Transpose {perm}": _float(_behind("Transpose", perm=perm))
@@ -205,7 +220,8 @@ LISTED = {
     "--batch-axis of another script": _words("quantize", "m.onnx", *_QUICK, "--batch-axis", "x=٣"),
     "--fix nan": _words("quantize", "m.onnx", "--effort", "fast", "--fix", "x=nan"),
     "a lone quote": _words("check", "q.onnx", "--packer-args", "'"),
-    "a lone quote for verify": _words("verify", "q.onnx", "--input", "d.npz", "--device-output", "o.bin", "--packer-args", '"'),
+    "a lone quote for verify": _words("verify", "q.onnx", "--input", "d.npz", "--device-output", "o.bin",
+    "--packer-args", '"'),
     "threads abc": _words(*_SIMULATE, environment={"LINGERONNX_THREADS": "abc"}),
     "threads abc, float": _words("quantize", "m.onnx", *_QUICK, environment={"LINGERONNX_THREADS": "abc"}),
     "10^9 threads": _words(*_SIMULATE, environment={"LINGERONNX_THREADS": "1" + "0" * 9}),

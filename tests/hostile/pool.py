@@ -1,7 +1,7 @@
 """Cases in processes that may die: forked from one that has loaded everything, watched, and replaced.
 
-Each process takes every n-th case. It has `SECONDS` of processor time for one, then it is ended: the case hangs. Time of
-the clock says nothing on a machine that does other things.
+Each process takes every n-th case. It has `SECONDS` of processor time for one, then it is ended: the case hangs. The
+clock says nothing on a machine that does other things.
 """
 
 import contextlib
@@ -61,7 +61,9 @@ class _Worker:
 
     def __init__(self, context, cases, numbers, until, nice):
         self.pipe, inner = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(inner, cases, numbers[::-1][:_CASES], until, nice), daemon=True)
+        self.process = context.Process(
+            target=_work, args=(inner, cases, numbers[::-1][:_CASES], until, nice), daemon=True
+        )
         self.process.start()
         inner.close()
         self.now, self.begun, self.ended = None, 0.0, False
@@ -110,7 +112,9 @@ def _where(pid):
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGUSR1)
         time.sleep(0.3)
-        lines = [line.strip() for line in told.read_text().splitlines() if "/lingeronnx/" in line or "/simulator/" in line]
+        lines = [
+            line.strip() for line in told.read_text().splitlines() if "/lingeronnx/" in line or "/simulator/" in line
+        ]
         told.unlink()
         return lines[0].replace('File "', "").split("/")[-1] if lines else "?"
     return "?"

@@ -92,7 +92,11 @@ def _changed(content, other, rng, depth):
     elif kind == 0:
         fields[index] = number, kind, pick(rng, INTS) % 2**64
     else:
-        fields[index] = number, kind, damaged(value, rng) if kind == 2 else bytes(rng.integers(0, 256, len(value), "u1"))
+        fields[index] = (
+            number,
+            kind,
+            damaged(value, rng) if kind == 2 else bytes(rng.integers(0, 256, len(value), "u1")),
+        )
     return _joined(fields)
 
 
