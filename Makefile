@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all promises fuzz-nets lint format bench warmup clean
+.PHONY: help venv demo test test-fast test-all promises fuzz fuzz-nets lint format bench warmup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,10 @@ test-all: lint ## lint, then all tests, with ten times as many random cases
 
 promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fell (PROMISES=--write: renew the page)
 	@$(BIN)/python -m benchmarks.promises $(PROMISES)
+
+fuzz: $(TESTS) ## hostile input through the commands and calls (N=2000 SECONDS=600 KIND="integer yaml" SEED=0 SECOND=1; docs/reliability.md)
+	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.hostile -n $(or $(N),2000) $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED)) $(if $(SECOND),--second) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(KEEP),--keep $(KEEP))
 
 # One process computes with one thread; several may run side by side with a JOURNAL each.
 fuzz-nets: $(TESTS) ## random nets through everything we have (N=400 FAMILY="image unet" CHIP="venus arcs" SEED=0; docs/fuzzing.md)

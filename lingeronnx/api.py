@@ -39,6 +39,7 @@ from .flow import (
     with_finer_scales,
     without_losing_stages,
 )
+from .formats.sound import check_nodes
 from .graph import ir
 from .graph.names import restored
 from .ops import Violation
@@ -287,8 +288,9 @@ def structure(
     """
     if isinstance(model, QuantizedModel):
         return of_model(model, None, violations)
-    loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
+    loaded = restored(ir.opened(model))
     if is_integer_graph(loaded):
+        check_nodes(loaded)
         return of_integers(loaded, float_names(loaded), violations)
     what = "how a float model would be held is told from calibration data: give --calib DATA"
     need_data(what, loaded, calib)
@@ -358,8 +360,9 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | T
     from .conversion import convert as run
 
     check_target(to)
-    loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
+    loaded = restored(ir.opened(model))
     if not is_quantized(loaded):
+        check_nodes(loaded)
         if platform is not None:
             raise ConfigError("convert: a platform is for models of QuantizeLinear; this graph has its own")
         return run(loaded, to)
@@ -415,7 +418,7 @@ def deploy(
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
     if not isinstance(model, QuantizedModel):
-        loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+        loaded = ir.opened(model)
         if is_integer_graph(loaded):
             if given := [key for key, value in settings.items() if value and key != "progress"]:
                 raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")

@@ -13,6 +13,8 @@ A message is one line: what, where (node and tensor name), the value, the limit,
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = [
@@ -23,7 +25,10 @@ __all__ = [
     "LingerOnnxError",
     "ModelError",
     "RepairError",
+    "code_of_others",
     "nearest",
+    "told",
+    "words_of",
 ]
 
 
@@ -68,3 +73,37 @@ def nearest(word: str, known: object) -> str:
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)  # type: ignore[call-overload]
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def told(error: BaseException) -> str:
+    """Return the type and the first line of an exception of others; a text that cannot be had is left out."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an exception of a user's may raise while it says what it is
+        lines = []
+    kind = type(error).__name__
+    return f"{kind}: {lines[0][:300]}" if lines else kind
+
+
+@contextlib.contextmanager
+def code_of_others(sentence: str, kind: type[LingerOnnxError]) -> Iterator[None]:
+    """Turn whatever a user's code raises inside into a `kind` that says `sentence` and the reason.
+
+    SystemExit too: a function that is called for its result does not end the process. Ctrl-C goes through.
+    """
+    try:
+        yield
+    except (LingerOnnxError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise kind(f"{sentence} ({told(error)})") from error
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a line as a shell has them; ConfigError where it has a quote without an end."""
+    import shlex
+
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"the arguments {line[:80]!r} cannot be split into words ({error})") from error

@@ -22,6 +22,7 @@ from functools import cache
 
 import numpy as np
 
+from simulator._threads import threads_asked
 from simulator.kernel import Array, Call, Kernel, MachineError, PlainKernel, Spec, require
 from simulator.layout import LAST, PLAIN, Buffer, BuiltStep, ProgramLayout, stacked
 from simulator.worker import Worker, rows
@@ -72,7 +73,7 @@ def compile(
     for step in _fuse(steps, kept):
         layout.add(step)
     if threads is None:
-        threads = int(os.environ.get("LINGERONNX_THREADS") or os.cpu_count() or 1)
+        threads = threads_asked() or os.cpu_count() or 1
     order = [*inputs, *(name for step in steps for name in step.outputs)]
     return Program(
         inputs=dict(inputs),

@@ -9,10 +9,14 @@ How results look is `show`'s business.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
+import io
 import os
+import sys
 import traceback
+import warnings
 
 import click
 
@@ -48,12 +52,33 @@ _CTRL_C = 130
 _LESS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
 
 
+#: What the system refuses whatever we do: a disk or a terminal that takes no more, names and folders it does not have.
+_SYSTEM = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EACCES, errno.EPERM,
+           errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.EFBIG)  # fmt: skip
+
+
+def _theirs(error: Exception) -> str:
+    """Return one line on what the machine has too little of, or does not allow; empty for a bug of ours."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; give smaller --batch or --limit, or a smaller model"
+    if isinstance(error, OSError) and error.errno in _SYSTEM:
+        place = f": {error.filename}" if error.filename else " (what was written to files stays)"
+        return f"{error.strerror}{place}"
+    return ""
+
+
 class CommandGroup(click.Group):
     """Turns what a command raises into exit codes."""
 
     def invoke(self, ctx: click.Context) -> object:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # names may hold what the terminal cannot show
+                stream.reconfigure(errors="backslashreplace")
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                if "LINGERONNX_STRICT" not in os.environ:  # in tests, where they are errors
+                    warnings.simplefilter("ignore")  # libraries warn those who call them, not the user of a command
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except LingerOnnxError as error:
@@ -65,8 +90,9 @@ class CommandGroup(click.Group):
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of our output went away; click knows what to do
-            if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-                click.echo(f"error: {error.strerror}: {error.filename}", err=True)
+            if line := _theirs(error):
+                with contextlib.suppress(OSError):
+                    click.echo(f"error: {line}", err=True)
                 ctx.exit(1)
             click.echo(traceback.format_exc(), err=True, nl=False)
             click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)

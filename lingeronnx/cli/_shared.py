@@ -122,7 +122,7 @@ def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], objec
             raise click.UsageError(f"--{next(iter(given))} needs --image-size W,H")
         return lambda data: data
     sides = _numbers("--image-size", size)
-    if len(sides) != 2 or any(side != int(side) for side in sides):
+    if len(sides) != 2 or not all(side.is_integer() and 0 < side <= _LARGEST_SIDE for side in sides):
         raise click.UsageError(f"--image-size {size}: write width and height, such as 224,224")
     given.update({key: _numbers(f"--{key}", given[key]) for key in ("mean", "std") if key in given})
 
@@ -134,6 +134,9 @@ def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], objec
         return Pictures(data, (int(sides[0]), int(sides[1])), **given)
 
     return source
+
+
+_LARGEST_SIDE = 1 << 16  # pixels
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -199,7 +202,7 @@ def axes(texts: Sequence[str]) -> dict[str, int | None]:
     """Return what --batch-axis says, an axis or None by input."""
     found: dict[str, int | None] = {}
     for name, axis in pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
-        if axis != "none" and not axis.isdecimal():
+        if axis != "none" and not (axis.isdecimal() and len(axis) < 4):
             raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
         found[name] = None if axis == "none" else int(axis)
     return found

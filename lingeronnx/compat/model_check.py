@@ -35,7 +35,7 @@ def check_qat_model(
     if isinstance(given, QuantizedModel):
         found = api.structure(given)
     else:
-        graph = ir.load(given) if isinstance(given, str | os.PathLike) else given
+        graph = ir.opened(given)
         calib = fed(example_inputs, [str(v.name) for v in graph.graph.inputs if v.const_value is None])
         violations = api.check(given, calib=calib)
         found = api.structure(given, calib=calib, violations=violations)

@@ -8,7 +8,6 @@ integers explains them; where there is none, only the pattern of the differences
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, words_of
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
 from ..run.part import chip_part
@@ -258,7 +257,7 @@ def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> li
     if not graph.target.packs:
         return []
     chip = chip_part(graph.session.model, graph.target)
-    found = graph.target.verdict(chip, None if packer_args is None else shlex.split(packer_args)).verdict
+    found = graph.target.verdict(chip, None if packer_args is None else words_of(packer_args)).verdict
     return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
 
 

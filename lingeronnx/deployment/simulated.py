@@ -77,7 +77,7 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     """Read an integer graph, from a file or from memory; ModelError for a float one."""
     from ..run.integer.runner import target_of
 
-    file = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    file = ir.opened(model)
     model = restored(file)
     if not is_integer_graph(model):
         raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")

@@ -154,6 +154,8 @@ class Bound:
         array = self.consts.get(index)
         if array is None:
             raise ModelError(f"{self.where}: its {what} (input {index}) must be a constant")
+        if what == "weight" and array.ndim == 0:
+            raise ModelError(f"{self.where}: its weight (input {index}) is a single number; it has an axis of channels")
         if array.dtype.name not in dtypes.split():
             raise ModelError(
                 f"{self.where}: its {what} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}"

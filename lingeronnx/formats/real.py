@@ -115,6 +115,8 @@ class Reals:
         view : rearranges them first. bits : as many are stored, default those of their type. The result has the name
         of the constant where that is free.
         """
+        if index not in self.bound.consts:
+            raise ModelError(f"{self.bound.where}: its input {index} must be a constant")
         array, name = self.bound.consts[index], ir.read_name(self.node, index)
         array = array if view is None else view(array)
         channels = len(scale) if isinstance(scale, Sequence) else 0

@@ -85,6 +85,21 @@ def load(path: str | os.PathLike[str]) -> Graph:
     return from_proto(onnxfile.read(path), str(path))
 
 
+def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph) -> Graph:
+    """Return the graph in memory as it is, that of a protobuf model, or the one in a file; ModelError as by `load`."""
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return load(model)
+    if not isinstance(model, onnx.ModelProto):
+        raise ModelError(f"a {type(model).__name__} is no model; give the path of an .onnx file or an onnx.ModelProto")
+    given = onnx.ModelProto()
+    given.CopyFrom(model)
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in onnxfile.tensors(given)):
+        raise ModelError("the model keeps data in a file, and it does not say in which folder; give the model's path")
+    return from_proto(given)
+
+
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
     """Turn a protobuf model into the in-memory form; `label` names it in errors (ModelError)."""
     try:

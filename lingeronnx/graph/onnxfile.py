@@ -39,6 +39,8 @@ def read(path: str | os.PathLike[str]) -> ModelProto:
     data outside the folder of the model.
     """
     where = Path(path)
+    if "\0" in str(where):
+        raise ModelError(f"cannot read the model {str(where)!r}: no file's name holds the character NUL")
     if not where.is_file():
         what = no_regular_file(where)
         what = "does not exist" if what is None else f"is {what}"

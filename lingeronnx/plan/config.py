@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, nearest, told
 from ..targets import DEFAULT, Target
 
 __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
@@ -32,7 +32,7 @@ __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 class Override(BaseModel):
     """Settings for the nodes or tensors one selector names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     calibrator: Literal["max", "percentile", "mse", "kl"] | None = None
     percentile: float | None = Field(default=None, gt=50, le=100)
@@ -58,7 +58,7 @@ class QuantConfig(BaseModel):
     platform : the name of a row of `targets.PLATFORMS`, or a row of one's own.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     platform: Annotated[str | InstanceOf[Target], WithJsonSchema({"type": "string"})] = DEFAULT.name
     mode: Literal["q-value", "max-value"] = "q-value"
@@ -115,8 +115,8 @@ class QuantConfig(BaseModel):
             body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the configuration {path} is not YAML ({str(error).splitlines()[0]})") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # of bytes, of 5,000 digits, of brackets
+            raise ConfigError(f"the configuration {path} is not YAML ({told(error)})") from error
         if body is None:
             body = {}
         if not isinstance(body, dict):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, told
 from .affine import Affine, PerAxis, PerGroup
 
 __all__ = ["Plan", "Transform"]
@@ -97,8 +97,8 @@ class Plan:
             )
         except ConfigError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{where} is not a lingeronnx plan ({type(error).__name__}: {error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ConfigError(f"{where} is not a lingeronnx plan ({told(error)})") from error
 
 
 def _check_first(body: Mapping[str, Any], where: str) -> None:

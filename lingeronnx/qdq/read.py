@@ -138,6 +138,8 @@ class _Reader:
         if kind is None or not kind.is_integer() or kind.bitwidth > 32:
             what = "unknown" if kind is None else kind.name.lower()
             raise ModelError(f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read")
+        if np.size(step) == 0:
+            raise ModelError(f"{node.op_type} {node.name}: its scale is empty; it is a positive number")
         if not (np.isfinite(step).all() and (step > 0).all()):
             raise ModelError(f"{node.op_type} {node.name}: its scale is {np.ravel(step)[0]:g}; it is a positive number")
         if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, LingerOnnxError, nearest
+from ..errors import ConfigError, DataError, code_of_others, nearest
 from .data import load_function
 
 __all__ = ["METRICS", "Agreement", "TopK", "decibel", "metric"]
@@ -141,12 +141,8 @@ def _class_numbers(labels: object, classes: int) -> np.ndarray:
 
 def called(what: str, function: Callable[..., Any], *given: object) -> float:
     """Return the number that a function of the user's gives; ConfigError, which says `what` it is, where it fails."""
-    try:
+    with code_of_others(f"{what} failed", ConfigError):
         return float(function(*given))
-    except LingerOnnxError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{what} failed ({type(error).__name__}: {error})") from error
 
 
 class _Custom:
@@ -160,10 +156,7 @@ class _Custom:
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
         """Take in one batch."""
-        try:
-            value = float(self._function(scores, labels))
-        except Exception as error:
-            raise ConfigError(f"the metric function failed ({type(error).__name__}: {error})") from error
+        value = called("the metric function", self._function, scores, labels)
         self.merge((value * len(scores), len(scores)))
 
     @property
@@ -193,6 +186,8 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 
 def metric(name: str) -> tuple[Callable[[], Any], str]:
     """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
+    if not isinstance(name, str):
+        raise ConfigError(f"a metric is given by its name or as module:function, not as a {type(name).__name__}")
     if name in METRICS:
         return METRICS[name]
     if ":" in name:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import ConfigError, DataError, nearest
 from ..formats import is_quantized_domain
+from ..formats.sound import check_nodes
 from ..graph import ir
 from ..graph.names import restored
 from ..graph.tail import Tail, cut
@@ -73,11 +74,13 @@ class Session:
         arithmetic: str | None = None,
         platform: str | Target | None = None,
     ) -> None:
-        self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
+        self.model = restored(ir.opened(path))
         self.is_integer = is_integer_graph(self.model)
         for what, given in (("arithmetic", arithmetic), ("platform", platform)):
             if not self.is_integer and given is not None:
                 raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
+        if self.is_integer:
+            check_nodes(self.model)
         row = None if platform is None else by_name(platform)
         self._given = arithmetic, row
         self._names = [str(v.name) for v in self.model.graph.outputs]
@@ -197,6 +200,8 @@ class Session:
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Tensors:
         """Yield `(name, array, how it is held or None)`, otherwise as `taps`."""
+        if not isinstance(feeds, Mapping):
+            raise DataError(f"the feeds are a {type(feeds).__name__}; give {{name: array}}")
         given = self._plain(feeds) or self._check(feeds)
         if names is not None:
             self._check_names(names)

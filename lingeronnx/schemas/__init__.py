@@ -16,6 +16,7 @@ the format allows; the copy also has today's names for operators and attributes.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 import onnx
@@ -180,7 +181,7 @@ def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> N
     try:
         onnx.checker.check_model(copy, full_check=True)
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
-        raise ModelError(" ".join(str(error).split())) from error
+        raise ModelError(_what(error)) from error
 
 
 def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -239,3 +240,11 @@ def _modernise(node: onnx.NodeProto, form: Format | None) -> None:
         if attribute.name in lists and attribute.type == onnx.AttributeProto.INT:
             value = [attribute.i]
             attribute.CopyFrom(helper.make_attribute(attribute.name, value))
+
+
+def _what(error: Exception) -> str:
+    """Return what ONNX's checker says, without where it stood when it said so."""
+    told = str(error).partition("==> Context:")
+    node = re.search(r"Name: (.+?) OpType: (\S+)", told[2])
+    place = f" ({node[2]} {node[1]})" if node else ""
+    return " ".join(told[0].split()) + place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ class Goal:
         """Raise ConfigError for a wish that nothing can be measured by, DataError for data that are gone once read."""
         if (self.max_drop is None) == (self.min_sqnr is None):
             raise ConfigError("give one of the two: max_drop with eval data, or min_sqnr")
+        for name, wish in (("max_drop", self.max_drop), ("min_sqnr", self.min_sqnr)):
+            if wish is not None and not math.isfinite(wish):
+                raise ConfigError(f"{name} = {wish:g}: it is a number; nothing is better than any other at {wish:g}")
         if self.max_drop is None:
             return
         if self.data is None:

@@ -192,7 +192,7 @@ class _Climb:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
         self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
-        self._known = {_key(record["attempt"]): record for record in journal.records(_PART)}
+        self._known = {_key(record["attempt"]): record for record in journal.records(_PART) if _is_whole(record)}
         #: The best attempt so far.
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
         self._calibrated: dict[str, Observed] = {}
@@ -346,3 +346,15 @@ class _Climb:
 
 def _key(attempt: Mapping[str, Any]) -> str:
     return json.dumps(attempt, sort_keys=True)
+
+
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether a log's line has all that an attempt leaves there; one that has not is made again."""
+    numbers = ["seconds"] if "why" in record else ["seconds", "value", "bytes"]
+    told = isinstance(record.get("why"), str) if "why" in record else isinstance(record.get("macs"), dict)
+    return (
+        isinstance(record.get("attempt"), dict)
+        and all(isinstance(record.get(key), int | float) for key in numbers)
+        and told
+        and ("why" in record or {"float", "ready"} <= record.keys())
+    )

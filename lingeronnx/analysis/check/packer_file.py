@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 
 import onnx
 
-from ...errors import ModelError
+from ...errors import ModelError, words_of
 from ...flow.report import float_nodes
 from ...formats import DEQUANT, FORMATS, is_quantized_domain
+from ...formats.sound import check_nodes
 from ...graph import ir, onnxfile
 from ...graph.names import restored
 from ...plan.synthetic import warnings_of
@@ -52,6 +52,8 @@ def check_packed(
         seen = restored(graph)
     except ModelError as error:
         notes = [str(error)]
+    if graph is not None:
+        check_nodes(graph)
     if row is None:
         row = _named(proto) if graph is None else target_of(graph)
     found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
@@ -62,13 +64,13 @@ def check_packed(
     part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph, row))
     if packer_args is None:
         return replace(found, choice=row.verdict(part))
-    words = tuple(shlex.split(packer_args) if isinstance(packer_args, str) else packer_args)
+    words = tuple(words_of(packer_args) if isinstance(packer_args, str) else packer_args)
     return replace(found, choice=row.verdict(part, words))
 
 
 def _named(proto: onnx.ModelProto) -> Target:
     """Return the chip that a node names, else the first chip."""
-    names = [a.s.decode() for node in proto.graph.node for a in node.attribute if a.name == "platform"]
+    names = [a.s.decode(errors="replace") for node in proto.graph.node for a in node.attribute if a.name == "platform"]
     return by_name(names[0]) if names else DEFAULT
 
 

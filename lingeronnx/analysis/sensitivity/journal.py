@@ -84,6 +84,14 @@ class Journal:
         """Return the error that the results are `of` something else."""
         return ConfigError(f"{self._path} holds results of {of}; drop --resume to begin anew, or choose another folder")
 
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """Inside, results of the file are taken up: ConfigError where they are none that `add` was given."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise _damaged(self._path) from error
+
     def records(self, part: str) -> Iterator[dict[str, Any]]:
         """Return an iterator over the results of `part` that are there now, in order."""
         return islice(self._read(part), sum(1 for _ in self._read(part)))
@@ -95,7 +103,9 @@ class Journal:
             next(file)
             for line in file:
                 record = _parsed(line, self._path)
-                if record["part"] == part:
+                if not isinstance(record, dict):
+                    raise _damaged(self._path)
+                if record.get("part") == part:
                     yield record
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -114,5 +124,9 @@ class Journal:
 def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged; drop --resume to begin anew") from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path | None) -> ConfigError:
+    return ConfigError(f"{path} is damaged; drop --resume to begin anew")

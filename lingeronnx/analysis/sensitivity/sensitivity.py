@@ -89,7 +89,7 @@ def sensitivity(
     """
     metrics = _metrics(what, order, function, metric)
     _check_given(calib, eval_data, function, plots, folder)
-    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    loaded = ir.opened(model)
     planned = _planned(loaded, calib, plan, settings, progress)
     question = Question(metrics, what, all_but_one, order, function, _outputs(planned, output, function))
     operators = layers(planned)

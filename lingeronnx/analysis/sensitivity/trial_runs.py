@@ -155,8 +155,9 @@ class TrialRuns:
             if record is None:
                 digests.append(digest)
                 yield batch
-            elif record["data"] == digest:
-                take(record)
+            elif record.get("data") == digest:
+                with journal.understood():
+                    take(record)
             else:
                 raise journal.stale("other data")
         if next(old, None) is not None:
@@ -165,7 +166,8 @@ class TrialRuns:
     def _by_function(
         self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet]
     ) -> TrialValues:
-        done = TrialValues([[float(record["value"])] for record in journal.records(part)], 0, 0)
+        with journal.understood():
+            done = TrialValues([[float(record["value"])] for record in journal.records(part)], 0, 0)
         assert self._function is not None
         job = FunctionTrials(self._given, base, self._function)
         for value in spread(job, settings[len(done.values) :], *self._place):

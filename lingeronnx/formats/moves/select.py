@@ -41,7 +41,10 @@ def slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: in
                 return None
             parts.append(None if array is None else [int(v) for v in array.reshape(-1)])
         starts, ends, axes, steps = parts
-    axes = range(len(starts)) if axes is None else [a % rank for a in axes]
+    lists = [each for each in (starts, ends, axes, steps) if each is not None]
+    if any(not isinstance(each, Sequence) or len(each) != len(lists[0]) for each in lists) or starts is ends is None:
+        raise ModelError(f"{node.op_type} {node.name}: starts, ends, axes and steps must be lists of one length")
+    axes = range(len(starts)) if axes is None else [a % max(rank, 1) for a in axes]
     steps = [1] * len(starts) if steps is None else steps
     return {axis: _slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...errors import DataError, nearest
+from ...errors import DataError, code_of_others, nearest
 from .inputs import Batch, InputSpec
 from .sources import Given, opener
 
@@ -189,7 +189,7 @@ class Data:
                 f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}{advice}"
             )
         checked = {
-            name: self._fit(_array(feeds[name], name, where), spec, where)
+            name: self._sound(_array(feeds[name], name, where), spec, where)
             for name, spec in self.inputs.items()
             if name in feeds
         }
@@ -232,6 +232,16 @@ class Data:
         if len(wanted) == 1:
             return {wanted[0]: feeds}
         raise DataError(f"{where}: a bare array for a model with inputs {', '.join(self.inputs)}; give a dict by name")
+
+    def _sound(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+        """Return what `_fit` returns; DataError also for an array larger than the memory, as a view may be."""
+        try:
+            return self._fit(array, spec, where)
+        except MemoryError as error:
+            raise DataError(
+                f"{where}: input '{spec.name}' has shape {list(array.shape)}, {array.nbytes / 1e9:.0f} GB; "
+                "give smaller batches"
+            ) from error
 
     def _fit(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
         if array.dtype.kind not in "fiub":
@@ -276,7 +286,5 @@ def _short(array: np.ndarray) -> str:
 
 
 def _array(value: object, name: str, where: str) -> np.ndarray:
-    try:
+    with code_of_others(f"{where}: '{name}' is no array of one shape", DataError):
         return np.asarray(value)
-    except ValueError as error:
-        raise DataError(f"{where}: '{name}' is no array of one shape ({error})") from error

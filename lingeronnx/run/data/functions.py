@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, nearest
+from ...errors import DataError, code_of_others, nearest
 
 __all__ = ["load_function", "user_function"]
 
@@ -24,7 +24,7 @@ def load_function(text: str, what: str) -> Callable[..., Any]:
 
 def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
     """Return the function `name` of a module, or of a file that ends in .py; DataError when there is none."""
-    try:
+    with code_of_others(f"{what}: importing {module} failed", DataError):
         if module.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(module).stem, module)
             if spec is None or spec.loader is None or not Path(module).is_file():
@@ -33,10 +33,6 @@ def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
             spec.loader.exec_module(loaded)
         else:
             loaded = importlib.import_module(module)
-    except DataError:
-        raise
-    except Exception as error:  # whatever the user's module raises while it is imported
-        raise DataError(f"{what}: importing {module} failed ({type(error).__name__}: {error})") from error
     function = getattr(loaded, name, None)
     if not callable(function):
         names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...errors import DataError, LingerOnnxError
+from ...errors import DataError, code_of_others
 from .archives import labels_of, read_file
 from .functions import user_function
 from .pictures import is_picture
@@ -60,12 +60,8 @@ class Opener:
             yield item
 
     def _items(self) -> Iterator[Given]:
-        try:
+        with code_of_others(f"{self.what}: reading it failed", DataError):
             yield from self.make()
-        except LingerOnnxError:
-            raise
-        except Exception as error:
-            raise DataError(f"{self.what}: reading it failed ({type(error).__name__}: {error})") from error
 
 
 def opener(source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()) -> Opener:
@@ -94,6 +90,8 @@ def opener(source: object, what: str, names: Collection[str] = (), by_row: Colle
 
 def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[str]) -> Opener:
     path = Path(text)
+    if "\0" in text:
+        raise DataError(f"{what}: {text!r} is no path; no file's name holds the character NUL")
     if path.is_dir():
         files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
         if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):

@@ -235,10 +235,12 @@ class IntRunner:
 
 
 def _check_row() -> None:
-    """Raise ConfigError where LINGERONNX_SIMD names no row of instructions that this processor has."""
+    """Raise ConfigError where LINGERONNX_SIMD names no row that this processor has, or LINGERONNX_THREADS no number."""
+    from simulator._threads import threads_asked
     from simulator.rows import row
 
     try:
+        threads_asked()
         row()
     except MachineError as error:
         raise ConfigError(str(error)) from error

@@ -5,7 +5,6 @@ The only file that imports onnxruntime, and only when a float operator has to ru
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 
-from ...errors import ModelError
+from ...errors import ConfigError, ModelError
 from ...graph import ir
 from .patience import bounded, has_loops
 from .refusal import reason
@@ -50,7 +49,7 @@ def ort_session(
     turning = has_loops(proto)
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
-    options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
+    options.intra_op_num_threads = threads or _threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # between two runs it only costs
     options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
     level = ort.GraphOptimizationLevel
@@ -92,3 +91,13 @@ def fetched(session: OrtSession, names: Sequence[str], given: Mapping[str, Any])
 def as_array(result: Any) -> Any:  # noqa: ANN401 - an OrtValue, which has no types
     """Return an array; a sequence of tensors stays a list of them."""
     return result if isinstance(result, np.ndarray | list) else result.numpy()
+
+
+def _threads() -> int:
+    """Return what `LINGERONNX_THREADS` says, 0 where it says nothing; ConfigError where it is no number."""
+    from simulator._threads import threads_asked
+
+    try:
+        return threads_asked()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

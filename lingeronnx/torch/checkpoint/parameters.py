@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, ModelError, nearest
+from ...errors import ConfigError, ModelError, nearest, told
 from ...files import replacing
 from ...graph import ir
 from .recurrent_weights import Packed, packed
@@ -149,9 +149,9 @@ def read_checkpoint(source: Any) -> dict[str, Tensor]:
     except OSError as error:
         raise ConfigError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except Exception as error:  # UnpicklingError, RuntimeError, EOFError ... of damaged files and of foreign objects
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = re.sub(r"\[enforce fail[^\]]*\][ .]*", "", told(error))[:160]  # where in torch's sources
         raise ModelError(
-            f"cannot read the checkpoint {path}: no file of torch.save with tensors only ({line[:160]}); save "
+            f"cannot read the checkpoint {path}: no file of torch.save with tensors only ({reason}); save "
             "model.state_dict()"
         ) from error
     if not isinstance(found, Mapping):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ....errors import ConfigError
+from ....errors import ConfigError, words_of
 from ...verdict import Finding
 
 __all__ = ["FLASH", "PSRAM", "SHARE", "Options", "parse"]
@@ -44,7 +43,7 @@ class Options:
 
 def parse(args: str | Iterable[str]) -> Options:
     """Read the packer's arguments: words, or one line for a shell; ConfigError for an option it does not have."""
-    words = shlex.split(args) if isinstance(args, str) else [str(a) for a in args]
+    words = words_of(args) if isinstance(args, str) else [str(a) for a in args]
     found: dict[str, str] = {}
     position = 0
     while position < len(words):

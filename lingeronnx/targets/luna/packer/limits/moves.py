@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .....graph import ir
 from .... import Target
 from ...packing import packing
@@ -114,4 +116,4 @@ def _listed_input(node: ir.Node, name: str, index: int) -> list[int] | None:
     """Return the integers of attribute `name`, or of constant input `index`."""
     given = ir.attr(node, name)
     array = ir.const(node.inputs[index]) if given is None and len(node.inputs) > index else given
-    return None if array is None else [int(v) for v in array]
+    return None if array is None else [int(v) for v in np.ravel(array)]

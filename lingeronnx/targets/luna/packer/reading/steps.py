@@ -134,7 +134,7 @@ def _without_quants(
     read_names = {name for step in steps for name in step.inputs}
     for step in steps:
         source = tuple(alias.get(n, n) for n in step.inputs)
-        if step.op not in (QUANT.name, DEQUANT.name) or not source:
+        if step.op not in (QUANT.name, DEQUANT.name) or not source or not step.outputs:
             problems += [_twice(step, n) for n in dict.fromkeys(source) if n in folded and source.count(n) > 1]
             kept.append(step.but(inputs=source))
             continue

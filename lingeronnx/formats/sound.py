@@ -1,0 +1,100 @@
+"""Whether the nodes of an integer graph are what their operators' formats say, before anything reads them.
+
+A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole numbers have at most
+32 bits, and a node has the inputs and outputs that its operator needs. Values, sizes and scales are judged where a node
+is bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx
+
+from ..errors import ModelError
+from ..graph import ir
+from . import integer_format, is_quantized_domain
+from ._base import RENAMED, Attr, Format
+
+__all__ = ["check_nodes"]
+
+_LARGEST = 2**31 - 1  # what a packer, an executor and the simulator count with
+
+
+def check_nodes(graph: ir.Graph) -> None:
+    """Raise ModelError, which names node and attribute, where a node of an integer graph is none of its operator."""
+    for node in graph.graph:
+        form = integer_format(node)
+        if form is not None:
+            _check_attributes(form, node)
+        if form is not None and is_quantized_domain(node):
+            _check_arity(form, node)
+        elif not node.domain and (form is None or not form.exempt):
+            _check_standard(node, ir.opset(graph))
+        elif form is not None and (not node.inputs or node.inputs[0] is None):
+            raise ModelError(f"{node.op_type} {node.name}: it has no input")
+        if not any(value.name for value in node.outputs):
+            raise ModelError(f"{node.op_type} {node.name}: it has no output")
+
+
+def _check_attributes(form: Format, node: ir.Node) -> None:
+    known = {spec.name: spec for spec in (*form.further, *form.attributes)}
+    for name in node.attributes:
+        spec = known.get(RENAMED.get(name, name))
+        value = ir.attr(node, name)
+        if spec is not None and value is not None and not _is_kind(spec, value, form):
+            shown = repr(value)[:60]
+            raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {_WORDS[spec.kind]}")
+
+
+_WORDS = {"i": f"a whole number up to {_LARGEST}", "f": "a number", "s": "a text",
+          "ints": f"a list of whole numbers up to {_LARGEST}", "floats": "a list of numbers"}  # fmt: skip
+
+
+def _is_kind(spec: Attr, value: object, form: Format) -> bool:
+    many = isinstance(value, Sequence) and not isinstance(value, str)
+    if spec.kind == "s":
+        return isinstance(value, str)
+    if spec.kind == "i":
+        return _whole(value)
+    if spec.kind == "f":
+        per_channel = form.channel_axis is not None and spec.name == "scale_w"
+        return _real(value) or (per_channel and many and bool(value) and all(map(_real, value)))  # type: ignore[call-overload]
+    each = _whole if spec.kind == "ints" else _real
+    return each(value) or (many and all(map(each, value)))  # type: ignore[call-overload]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and abs(value) <= _LARGEST
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _check_arity(form: Format, node: ir.Node) -> None:
+    """The inputs that the operator cannot do without are there, and no more than it knows."""
+    told = ["x:any", "rest:any*"] if form.signature is None else form.signature.inputs.split()
+    needed = sum(not text.endswith(("?", "*")) for text in told) or 1
+    open_ended = any(text.endswith("*") for text in told)
+    given = len(node.inputs)
+    if given < needed or any(value is None for value in node.inputs[:needed]):
+        raise ModelError(f"{node.op_type} {node.name}: it has {given} inputs, and needs {needed}; the file is damaged")
+    if given > len(told) and not open_ended:
+        raise ModelError(f"{node.op_type} {node.name}: it has {given} inputs, and knows {len(told)} only")
+
+
+def _check_standard(node: ir.Node, opset: int) -> None:
+    """The number of inputs is one that ONNX's operator takes, where onnx has that operator at all."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        raise ModelError(
+            f"{node.op_type} {node.name}: it has {len(node.inputs)} inputs; the operator takes {schema.min_input} to "
+            f"{schema.max_input}"
+        )
+    if schema.min_input and (not node.inputs or node.inputs[0] is None):
+        raise ModelError(f"{node.op_type} {node.name}: its first input is missing")
