@@ -151,14 +151,11 @@ def quantize(
     attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
-    if deploy_to is not None and written != "thinker":
-        raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
+    _check_format(written, deploy_to)
     plan = None if plan_in is None else _read_plan(plan_in, options)
     calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from .. import api
-        from ..flow import need_scales
-        from ..graph import ir
         from ..plan.config import merge_overrides
 
         if deploy_to is not None:
@@ -180,7 +177,7 @@ def quantize(
         result = _with_doubts(result) if verbose else result
         deployed = None
         if deploy_to is not None:
-            need_scales(_SHIPPED, ir.load(model), result.plan)
+            _check_scales(model, result)
             deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
@@ -209,6 +206,12 @@ def _check_targets(
         check_target(path, [*read, output, chip_output])
 
 
+def _check_format(written: str, deploy_to: Path | None) -> None:
+    """Raise UsageError for a format that a board's files cannot be made of."""
+    if deploy_to is not None and written != "thinker":
+        raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
+
+
 def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
     """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
     from ..deployment import check_folder
@@ -217,6 +220,14 @@ def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Enc
 
     check_folder(folder)
     need_data(_SHIPPED, ir.load(model), calib, plan)
+
+
+def _check_scales(model: Path, result: QuantizedModel) -> None:
+    """Raise ConfigError where a scale comes from no data."""
+    from ..flow import need_scales
+    from ..graph import ir
+
+    need_scales(_SHIPPED, ir.load(model), result.plan)
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:

@@ -25,7 +25,7 @@ _RARE = 15.0  # times its root mean square that a channel reaches where its larg
 
 
 @dataclass(frozen=True)
-class ChannelRanges:
+class StoredRanges:
     """What the channels of a tensor reach as they are stored, float64 [C] each.
 
     reach : the largest |x|. power : its root mean square. moving : the reach of those that change. middle : of the
@@ -39,7 +39,7 @@ class ChannelRanges:
     level: float
 
     @classmethod
-    def of(cls, row: ComparedTensor, held: StoredForm) -> ChannelRanges:
+    def of(cls, row: ComparedTensor, held: StoredForm) -> StoredRanges:
         """Return those of a tensor that is held as `held`."""
         channels = row.channels
         reach, power = (array * np.array(held.factor) for array in (channels.reach, np.sqrt(channels.power)))
@@ -52,11 +52,11 @@ def large(row: ComparedTensor, join: Join) -> LayerFinding | None:
     """Return whether a few channels, or a few values, set the range for all."""
     if row.held is None or not row.channels.count or row.kinds[0] == "Input":
         return None
-    ranges = ChannelRanges.of(row, row.held)
+    ranges = StoredRanges.of(row, row.held)
     return _rare_values(row, ranges) or _large_channels(row, ranges, join) or _uneven_channels(row, ranges, join)
 
 
-def _rare_values(row: ComparedTensor, ranges: ChannelRanges) -> LayerFinding | None:
+def _rare_values(row: ComparedTensor, ranges: StoredRanges) -> LayerFinding | None:
     tail, top = row.judged.x.largest / max(_tail(row), 1e-30), int(ranges.reach.argmax())
     level = min(row.judged.sqnr, ranges.level)
     if tail <= _OUTLIER or ranges.reach[top] <= _RARE * ranges.power[top] or level >= _POOR:
@@ -73,7 +73,7 @@ def _rare_values(row: ComparedTensor, ranges: ChannelRanges) -> LayerFinding | N
     )
 
 
-def _large_channels(row: ComparedTensor, ranges: ChannelRanges, join: Join) -> LayerFinding | None:
+def _large_channels(row: ComparedTensor, ranges: StoredRanges, join: Join) -> LayerFinding | None:
     large_ones = np.flatnonzero(ranges.reach > _CHANNEL * ranges.middle)
     if ranges.middle <= 0 or ranges.level >= _POOR or not large_ones.size:
         return None
@@ -87,7 +87,7 @@ def _large_channels(row: ComparedTensor, ranges: ChannelRanges, join: Join) -> L
     return _uneven(row, "outlier channel" if few else "uneven channels", measured, ranges, join)
 
 
-def _uneven_channels(row: ComparedTensor, ranges: ChannelRanges, join: Join) -> LayerFinding | None:
+def _uneven_channels(row: ComparedTensor, ranges: StoredRanges, join: Join) -> LayerFinding | None:
     if ranges.level >= _UNEVEN or ranges.moving.size <= 3:
         return None
     low, high = (np.quantile(ranges.moving, share) for share in (0.1, 0.9))
@@ -100,7 +100,7 @@ def _uneven_channels(row: ComparedTensor, ranges: ChannelRanges, join: Join) -> 
     return _uneven(row, "uneven channels", measured, ranges, join)
 
 
-def _uneven(row: ComparedTensor, kind: str, measured: str, ranges: ChannelRanges, join: Join) -> LayerFinding:
+def _uneven(row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, join: Join) -> LayerFinding:
     return finding_of(
         row,
         kind=kind,

@@ -31,7 +31,7 @@ __all__ = [
     "COLUMNS",
     "EVENTS",
     "STATISTIC",
-    "TensorUse",
+    "OperatorTensor",
     "Profile",
     "Recorder",
     "RecordedTensor",
@@ -51,7 +51,7 @@ _SCALES = float | tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
-class TensorUse:
+class OperatorTensor:
     """A tensor as one operator has it.
 
     op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor : its name. stack :
@@ -81,7 +81,7 @@ class RecordedTensor:
     channels: list[Distribution]
 
 
-def entries(model: ir.Graph) -> list[TensorUse]:
+def entries(model: ir.Graph) -> list[OperatorTensor]:
     """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
     found = []
     for node in model.graph:
@@ -91,8 +91,10 @@ def entries(model: ir.Graph) -> list[TensorUse]:
         for index, value in enumerate(node.inputs):
             if value is not None and value.name:
                 attr = _role(node, index, value)
-                found += [TensorUse(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
-        found += [TensorUse(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name]
+                found += [OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
+        found += [
+            OperatorTensor(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name
+        ]
     return found
 
 
@@ -231,11 +233,11 @@ class Profile:
     entries : the rows. seen : {tensor: what was seen of it}. model : the model's digest.
     """
 
-    entries: Sequence[TensorUse]
+    entries: Sequence[OperatorTensor]
     seen: Mapping[str, RecordedTensor]
     model: str
 
-    def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[TensorUse]:
+    def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[OperatorTensor]:
         """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
 
         None or nothing chooses all. Raises ConfigError where no row is left.
@@ -306,7 +308,7 @@ class Profile:
         write_histograms(home / EVENTS, self._tagged(chosen, force_per_channel))
         return home
 
-    def _tagged(self, chosen: Sequence[TensorUse], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
+    def _tagged(self, chosen: Sequence[OperatorTensor], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
         for entry in chosen:
             seen = self.seen[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"

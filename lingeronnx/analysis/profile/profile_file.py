@@ -26,7 +26,7 @@ from ...errors import DataError
 from ...run.dump import write_npz
 from ..stats.distribution import Distribution
 from ..stats.histogram import Histogram, OccupiedBins
-from .profile import Profile, RecordedTensor, TensorUse
+from .profile import OperatorTensor, Profile, RecordedTensor
 
 __all__ = ["FILE", "load_profile", "save_profile"]
 
@@ -76,7 +76,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             if body["version"] != _VERSION:
                 raise DataError(f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}")
             seen = {name: _seen(held, arrays) for name, held in body["tensors"].items()}
-            return Profile([TensorUse(**entry) for entry in body["entries"]], seen, str(body["model"]))
+            return Profile([OperatorTensor(**entry) for entry in body["entries"]], seen, str(body["model"]))
     except DataError:
         raise
     except OSError as error:
