@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from pathlib import Path
 from random import Random
 
 _OTHER = 12345  # another user
-_LIMIT = 120  # seconds of a process
+_LIMIT = 60  # seconds of processor time of a process; by the clock many times as many, as the machine may be busy
 _SETUP = """
 import sys
 import numpy as np
@@ -203,7 +204,8 @@ def _child(model: Path, hurt: Path | None = None) -> str:
     pid = os.fork()
     if not pid:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        signal.alarm(_LIMIT)
+        resource.setrlimit(resource.RLIMIT_CPU, (_LIMIT, _LIMIT + 1))
+        signal.alarm(20 * _LIMIT)
         code = 1
         try:
             os.write(writing, _told(model, hurt).encode())
@@ -216,7 +218,7 @@ def _child(model: Path, hurt: Path | None = None) -> str:
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return "hang" if number == signal.SIGALRM else f"signal: {signal.Signals(number).name}"
+        return "hang" if number in (signal.SIGALRM, signal.SIGXCPU) else f"signal: {signal.Signals(number).name}"
     return told if told else f"exit: {os.WEXITSTATUS(status)}"
 
 

@@ -171,7 +171,7 @@ def main() -> int:
                 continue
             if not result.report.float_nodes:
                 continue
-            kinds.update({node.op_type for node in result.report.float_nodes})
+            kinds.update({kind for node in result.report.float_nodes for kind in node.op_type.split(", ")})
             x = np.concatenate([rng.standard_normal((_BATCH, *shape)) * scale for scale in (0.3, 1.0, 3.0)])
             x = rng.permutation(x)[:_BATCH].astype(np.float32)
             path = Path(folder, str(seed))
