@@ -23,38 +23,21 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
-from .flow import (
-    QuantizedModel,
-    compared,
-    complete,
-    measured,
-    need_data,
-    need_scales,
-    normalised,
-    plan_for,
-    prepare,
-    refined,
-    with_best_effort,
-    with_best_ends,
-    with_finer_scales,
-    without_losing_stages,
-)
+from .flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
 from .formats.sound import check_nodes
 from .graph import ir
 from .graph.names import restored
 from .ops import Violation
-from .plan import Plan
 from .plan.config import QuantConfig
-from .qdq.encodings import Encodings
 from .qdq.read import is_quantized
 from .qdq.write import PLATFORM
+from .quantization import quantize
 from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
 from .run.integer.runner import target_of
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
-from .search import Goal, search
 from .targets import Target, by_name
 from .tuning import finetune
 
@@ -95,133 +78,6 @@ __all__ = [
     "verify",
     "wb_analyse",
 ]
-
-
-def quantize(
-    model: str | os.PathLike[str] | ir.Graph,
-    calib: object = None,
-    *,
-    platform: str | Target | None = None,
-    mode: str | None = None,
-    skip: Sequence[str] = (),
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
-    config: QuantConfig | str | os.PathLike[str] | None = None,
-    plan: Plan | Encodings | None = None,
-    eval_data: object = None,
-    metric: str | None = None,
-    max_drop: float | None = None,
-    min_sqnr: float | None = None,
-    budget: float | None = None,
-    log: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> QuantizedModel:
-    """Quantize a float ONNX model.
-
-    Parameters
-    ----------
-    model
-        A path, or a model in memory, which is left as it is.
-    calib
-        Calibration data: a path, a dict of arrays, an iterable of feeds or a function; see `run.data.Data`. None runs
-        on random inputs, for a look: the report, the plan and the graph say so, and what is made of these later.
-    platform
-        A platform's name, or a `Target` of your own; default venus.
-    mode
-        "q-value": scales are powers of two. "max-value": scales may be any number.
-    skip
-        Selectors of what stays in float: a node, a tensor, a glob, "type:Conv", "NAME.." or "..NAME".
-    overrides
-        Selector -> other settings for what it names, such as {"bits": 16}.
-    config
-        A `QuantConfig` or the path of a YAML file; settings given here win over it.
-    plan
-        Scales to use; then nothing is calibrated. Or what `read_plan` found in another tool's file: its scales are
-        held as near as the platform comes, `report.taken` and `report.refused` say how, and what it has no scale for
-        is calibrated.
-    eval_data
-        Data on which the accuracy is measured, float against integer.
-    metric
-        How it is measured, as by `evaluate`.
-    max_drop
-        Find the cheapest quantization whose metric on `eval_data` is lower than the float model's by so much at most;
-        in points where it is in percent. The attempts are `report.search`. See `lingeronnx.search`.
-    min_sqnr
-        The same for a number of dB that every output has at least, without eval data.
-    budget
-        Minutes after which no further attempt is begun.
-    log, resume
-        A file for the attempts, and whether to go on with those that it holds.
-    progress
-        Called with (what is being done, samples done, samples in all or None).
-    settings
-        Further fields of `QuantConfig`, such as bits or effort. With state = {output: input}, an item of `calib` is one
-        call of a model that is fed its own states.
-
-    Returns
-    -------
-    QuantizedModel
-        The integer graph, its plan and a report; `save` or `write` writes the files.
-
-    Raises
-    ------
-    ModelError, DataError, ConfigError
-        For a model, data or settings that cannot be used.
-    ConstraintError
-        With require_chip, where the result is not chip-ready.
-    """
-    given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
-    goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
-    start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare(model, calib, config, {**given, **settings}, encodings=start)
-    if goal is not None and prepared.synthetic and prepared.read is None:
-        raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
-    if goal is not None and prepared.read is not None:
-        raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
-    planned = plan_for(prepared, own, progress)
-    best = compared(prepared, planned, refined(planned, progress=progress), progress)
-    best = best if plan is not None else with_best_ends(best, progress)
-    if prepared.conf.effort == "best":
-        best = with_best_effort(best, progress)
-    finer = with_finer_scales(best, progress) if goal is None else None
-    best = without_losing_stages(best, progress) if finer is None else finer
-    if goal is None:
-        result = best.checked
-    else:
-        result, _ = search(best, goal, minutes=budget, log=log, resume=resume, progress=progress)
-    if eval_data is not None:
-        result = measured(
-            result,
-            eval_data,
-            model,
-            budget=prepared.conf.budget,
-            metric=metric,
-            batch=settings.get("batch"),
-            limit=settings.get("limit"),
-            progress=progress,
-        )
-    return result
-
-
-def _goal(
-    model: str | os.PathLike[str] | ir.Graph,
-    plan: Plan | Encodings | None,
-    data: object,
-    metric: str | None,
-    max_drop: float | None,
-    min_sqnr: float | None,
-    settings: Mapping[str, Any],
-) -> Goal | None:
-    """Return what is wished, checked before any work; None for nothing."""
-    if max_drop is None and min_sqnr is None:
-        return None
-    if plan is not None:
-        raise ConfigError("max_drop and min_sqnr choose scales, which the plan has fixed; drop one of the two")
-    sizes = {key: settings.get(key) for key in ("batch", "limit")}
-    goal = Goal(max_drop, min_sqnr, data if min_sqnr is None else None, model, metric, **sizes)
-    goal.check()
-    return goal
 
 
 # ---- check -------------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ ALLOWED = {
     "deployment": FLOW,
     "search": FLOW | {"analysis"},
     "torch": FLOW | {"analysis", "extension"},
+    "quantization": FLOW | {"search"},
     "tuning": FLOW | {"torch"},
     "api": None,
     "compat": None,
@@ -77,7 +78,7 @@ LAYERS = (
     ("flow", *VENDORS),  # nobody imports a vendor: what stands above may not either
     ("analysis", "deployment"),
     ("search", "torch"),
-    ("tuning",),
+    ("quantization", "tuning"),
     ("api",),
     ("compat",),
     ("__init__", "demo"),  # the public names, loaded when they are first used

@@ -95,7 +95,18 @@ def tie_classes(parts: Partition, target: Target) -> tuple[TieClass, ...]:
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
         free = room is None and not symmetric.keys() & set(names)
         curve, into = _curve(names, values, inside, parts.graph, target)
-        classes.append(TieClass(tuple(names), governing, bound, room, reach, curve, into, free))
+        classes.append(
+            TieClass(
+                tensors=tuple(names),
+                governing=governing,
+                bound=bound,
+                below=room,
+                reach=reach,
+                through=curve,
+                into=into,
+                zero_point=free,
+            )
+        )
     return tuple(classes)
 
 

@@ -32,7 +32,7 @@ from ..factor_groups import FactorSets, pin_borders
 from ..partition import Partition
 from .factors import apply, combine
 
-__all__ = ["ChannelRanges", "equalize"]
+__all__ = ["ChannelSpans", "equalize"]
 
 _SWEEPS = 6
 _WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (0.0, 1.0, 1.0))  # w1, wa, w2
@@ -43,7 +43,7 @@ _PLAIN = ScaleChoice("q-value", 8, 8, "mse", 100.0, {})
 
 
 @dataclass(frozen=True)
-class ChannelRanges:
+class ChannelSpans:
     """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
 
     reach: np.ndarray
@@ -64,7 +64,7 @@ def equalize(
     feeds: Sequence[Mapping[str, np.ndarray]],
     choice: ScaleChoice = _PLAIN,
     runner: FloatRunner | None = None,
-    known: dict[str, ChannelRanges] | None = None,
+    known: dict[str, ChannelSpans] | None = None,
 ) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
@@ -92,7 +92,7 @@ def equalize(
             total = combine(total, step)
             for name in group.tensors:
                 if name in seen:
-                    seen[name] = ChannelRanges(seen[name].reach * factor, seen[name].power * factor**2)
+                    seen[name] = ChannelSpans(seen[name].reach * factor, seen[name].power * factor**2)
         if not moved:
             break
     return total
@@ -100,10 +100,10 @@ def equalize(
 
 def _observe(
     runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
-) -> dict[str, ChannelRanges]:
+) -> dict[str, ChannelSpans]:
     from simulator.bins import channels
 
-    found: dict[str, ChannelRanges] = {}
+    found: dict[str, ChannelSpans] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
@@ -113,7 +113,7 @@ def _observe(
             if old is not None:
                 reach, power = np.maximum(old.reach, reach), power + old.power * before
             sizes[name] = before + size
-            found[name] = ChannelRanges(reach, power / sizes[name])
+            found[name] = ChannelSpans(reach, power / sizes[name])
     return found
 
 
@@ -158,7 +158,7 @@ def _flat(node: ir.Node) -> bool:
 class _PredictedNoise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _ChannelGroup, seen: Mapping[str, ChannelRanges], choice: ScaleChoice) -> None:
+    def __init__(self, group: _ChannelGroup, seen: Mapping[str, ChannelSpans], choice: ScaleChoice) -> None:
         self.levels_x = _levels(choice.width(*group.tensors))
         self.levels_1, self.levels_2 = (
             [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
@@ -198,7 +198,7 @@ def _levels(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _best_factor(group: _ChannelGroup, seen: Mapping[str, ChannelRanges], choice: ScaleChoice) -> np.ndarray | None:
+def _best_factor(group: _ChannelGroup, seen: Mapping[str, ChannelSpans], choice: ScaleChoice) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
@@ -245,7 +245,7 @@ def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
     return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
-def _input_power(node: ir.Node, seen: Mapping[str, ChannelRanges]) -> np.ndarray:
+def _input_power(node: ir.Node, seen: Mapping[str, ChannelSpans]) -> np.ndarray:
     """Return the summed mean square of what one output of `node` reads, per output channel."""
     weight = _weight(node)
     group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]

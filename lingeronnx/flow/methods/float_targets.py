@@ -189,11 +189,18 @@ def targets(
         release()
     return {
         name: Regression(
-            np.concatenate(seen.places), seen.shape, axes[name], plan.tensors.get(name), _Inside.joined(seen.inside),
-            np.concatenate(seen.values), floors[name], name in means, steep[name],
+            index=np.concatenate(seen.places),
+            shape=seen.shape,
+            axis=axes[name],
+            q=plan.tensors.get(name),
+            inside=_Inside.joined(seen.inside),
+            values=np.concatenate(seen.values),
+            floor=floors[name],
+            means=name in means,
+            slopes=steep[name],
         )
         for name, seen in found.items()
-    }  # fmt: skip
+    }
 
 
 def _at(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from ...run.runners import FloatRunner
 from ..assign.choice import choice_for
 from ..assign.ties import TieClass, soft_rows, tie_classes
 from ..methods.cell_clipping import cell_notes
-from ..methods.equalize import ChannelRanges, equalize
+from ..methods.equalize import ChannelSpans, equalize
 from ..observe.constant_inputs import Watched
 from ..observe.statistics import TensorStats, observe
 from ..partition import Partition
@@ -40,7 +40,7 @@ class Observed:
     even: Mapping[str, np.ndarray]
     stats: Mapping[str, TensorStats]
     notes: Sequence[str]
-    channels: Mapping[str, ChannelRanges] = field(default_factory=dict)
+    channels: Mapping[str, ChannelSpans] = field(default_factory=dict)
     soft: Mapping[str, int] = field(default_factory=dict)
     ties: Sequence[TieClass] = ()
 

@@ -48,7 +48,18 @@ def refined(
     feeds = samples(planned) if feeds is None else feeds
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     runner = planned.summing if sums_looked_at(parts, plan, methods) else planned.runner
-    refine(parts, plan, planned.target, feeds, runner, pieces, budget, methods, progress, known)
+    refine(
+        parts,
+        plan,
+        planned.target,
+        feeds,
+        runner,
+        pieces=pieces,
+        budget=budget,
+        methods=methods,
+        progress=progress,
+        known=known,
+    )
     release()
     return copy
 
