@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ....graph import ir
 
-__all__ = ["Window", "by", "is_float", "rounded", "sizes", "text"]
+__all__ = ["PackedWindow", "by", "is_float", "rounded", "sizes", "text"]
 
 
 def by(sides: Sequence[int]) -> str:
@@ -41,7 +41,7 @@ def is_float(node: ir.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Window:
+class PackedWindow:
     """A convolution or a pool over a map [1, channels, height, width]; a line is a map of height 1.
 
     channels, outputs : of one group, as groups become nodes of their own, and of all in a depthwise one
@@ -60,7 +60,7 @@ class Window:
     depthwise: bool
 
     @classmethod
-    def of(cls, node: ir.Node) -> Window | None:
+    def of(cls, node: ir.Node) -> PackedWindow | None:
         """Read the sizes of a float or an integer node; None where they are not known."""
         source = sizes(node.inputs[0])
         weight = sizes(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -103,9 +103,9 @@ class Window:
         """Elements of the window."""
         return math.prod(self.kernel)
 
-    def still(self) -> Window:
+    def still(self) -> PackedWindow:
         """Return the window with strides 1."""
-        return Window(**{**vars(self), "strides": (1, 1)})
+        return PackedWindow(**{**vars(self), "strides": (1, 1)})
 
     def line_buffer(self, align: int, width: int = 8, swapped: bool = False) -> int:
         """Return the bytes that one row of results reads, channels and width rounded up; along the other axis."""
