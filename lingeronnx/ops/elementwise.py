@@ -155,7 +155,14 @@ class Sub(Add):
             BinaryRule.lower(self, node, low)
             return
         negated = scaled_channels(
-            low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1), Affine(1.0), -1.0
+            low,
+            node,
+            "negated",
+            low.integer(node, 1),
+            x=low.read(node, 1),
+            o=low.read(node, 1),
+            w=Affine(1.0),
+            factors=-1.0,
         )
         low.emit(formats.ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
 

@@ -149,7 +149,7 @@ def test_what_it_has_not_is_refused():
         lo.quantize(model, samples(model), platform=chip()).report.host_part[0].why == "nimbus has no operator for Sub"
     )
     wrong = chip().with_op("Conv2dInt", arithmetic=Arithmetic(DOWN))
-    with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where Layer belongs"):
+    with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where LayerArithmetic belongs"):
         lo.quantize(model, samples(model), platform=wrong)
 
 

@@ -115,7 +115,18 @@ def _parts(g: ConvGeometry, axis: int, target: Target) -> list[_KernelPart] | No
     else:
         most = limits.max_kernel if g.dilations[axis] == 1 else limits.max_kernel_dilated
     if kernel <= most:
-        return [_KernelPart(0, kernel - 1, 0, 0, 0, size, g.pads[axis], g.pads[len(g.kernel) + axis])]
+        return [
+            _KernelPart(
+                first=0,
+                last=kernel - 1,
+                before=0,
+                after=0,
+                start=0,
+                end=size,
+                begin_pad=g.pads[axis],
+                end_pad=g.pads[len(g.kernel) + axis],
+            )
+        ]
     for count in range(-(-kernel // most), kernel + 1):
         each = [kernel // count + (i < kernel % count) for i in range(count)]
         for widths in dict.fromkeys((tuple(each), tuple(reversed(each)))):
@@ -138,7 +149,16 @@ def _part(g: ConvGeometry, axis: int, limits: ConvLimits, most: int, first: int,
             end = (out - 1) * stride + (high - low) * dilation + 1 - begin - size
             start = max(0, -begin)
             stop = size - (-end if -end >= stride else 0)  # fewer than a stride too many give no further output
-            part = _KernelPart(first, last, before, extra - before, start, stop, max(0, begin), max(0, end))
+            part = _KernelPart(
+                first=first,
+                last=last,
+                before=before,
+                after=extra - before,
+                start=start,
+                end=stop,
+                begin_pad=max(0, begin),
+                end_pad=max(0, end),
+            )
             allowed = min(limits.max_pad, high - low + 1)
             if high - low + 1 >= stride and max(part.begin_pad, part.end_pad) <= allowed and start < stop:
                 return part

@@ -97,7 +97,17 @@ def means_as_convolutions(graph: ir.Graph, target: Target) -> list[Fitted]:
             continue
         scales = {key: float(ir.attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")}
         shape = [int(d or 1) for d in ir.shape(result) or ()]
-        made = pointwise(graph, source, image, constants, scales, shape, str(result.name), node, target)
+        made = pointwise(
+            graph,
+            source,
+            image,
+            constants=constants,
+            scales=scales,
+            result=shape,
+            name=str(result.name),
+            before=node,
+            target=target,
+        )
         last = made.producer()
         assert last is not None
         graph.graph.remove(last)

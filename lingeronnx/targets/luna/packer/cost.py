@@ -53,14 +53,14 @@ def _layer(net: Net, memory: MemoryPlan, step: NetStep, seen: set[str]) -> Layer
     outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
     fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
     return LayerCost(
-        step.origin or step.name,
-        step.op,
-        _macs(net, step),
-        _width(net, step),
-        weights,
-        sum(touched.values()),
-        memory.areas.get(step.name, 0),
-        outside + fetched,
+        node=step.origin or step.name,
+        op_type=step.op,
+        macs=_macs(net, step),
+        width=_width(net, step),
+        weights=weights,
+        activations=sum(touched.values()),
+        work_area=memory.areas.get(step.name, 0),
+        dma=outside + fetched,
     )
 
 

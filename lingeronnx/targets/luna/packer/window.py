@@ -77,16 +77,16 @@ class PackedWindow:
         group, channels, outputs = _groups(node, source[1], weight)
         depthwise = group > 1 and weight is not None and weight[1] == 1 and group == weight[0]
         found = cls(
-            channels,
-            outputs,
-            source[2],
-            source[3],
-            (kernel[0], kernel[1]),
-            (strides[0], strides[1]),
-            (pads[0], pads[1], pads[2], pads[3]),
-            (dilations[0], dilations[1]),
-            group,
-            depthwise,
+            channels=channels,
+            outputs=outputs,
+            height=source[2],
+            width=source[3],
+            kernel=(kernel[0], kernel[1]),
+            strides=(strides[0], strides[1]),
+            pads=(pads[0], pads[1], pads[2], pads[3]),
+            dilations=(dilations[0], dilations[1]),
+            group=group,
+            depthwise=depthwise,
         )
         # One window has no next: the strides of a float node say nothing, an integer node's are what was written.
         return found.still() if weight is None and is_float(node) and found.single else found

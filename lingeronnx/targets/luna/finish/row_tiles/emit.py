@@ -27,7 +27,7 @@ def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[tuple[Rows, Tile]]) -> 
                     inputs.append(value)
                     continue
                 rows = tile.reads[node, index]
-                inputs.append(_rows(graph, made, held, value, tile, rows, taken, number))
+                inputs.append(_rows(graph, made, held, value, tile=tile, rows=rows, taken=taken, number=number))
                 index += 1
             held[node.outputs[0]] = _copy(node, inputs, tile, taken, number)
             made.append(held[node.outputs[0]].producer())  # type: ignore[arg-type]

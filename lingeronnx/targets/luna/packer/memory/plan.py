@@ -147,7 +147,17 @@ def plan_memory(net: Net, target: Target, options: Options, below: int | None = 
     spots = best.spots(items)
     limit = room(target, options)
     return MemoryPlan(
-        spots, shared, psram, areas, total, options.parameters, fetched, limit, shared + held, stored, users
+        spots=spots,
+        shared=shared,
+        psram=psram,
+        areas=areas,
+        constants=total,
+        constants_in=options.parameters,
+        prefetched=fetched,
+        limit=limit,
+        need=shared + held,
+        stored=stored,
+        buffers=users,
     )
 
 
