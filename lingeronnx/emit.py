@@ -233,11 +233,13 @@ class Lowering:
         name = ir.written_name(node)
         if self.leaves_in_float(node):
             self._layers[name] = name
-            self._floats[name] = self._append(form, inputs, attrs, str(node.name), name, node.outputs[0], None, domain)
+            like, title = node.outputs[0], str(node.name)
+            self._floats[name] = self._append(form, inputs, attrs, title, name, like=like, q=None, domain=domain)
             return
         q = self.written(node)
         integer_name = self._integer_name(name, q) if name in self._border else name
-        value = self._append(form, inputs, attrs, str(node.name), integer_name, node.outputs[0], q, domain)
+        like, title = node.outputs[0], str(node.name)
+        value = self._append(form, inputs, attrs, title, integer_name, like=like, q=q, domain=domain)
         self._integers[name, q] = value
         self._layers[integer_name] = name
         self._more_outputs(name, also)

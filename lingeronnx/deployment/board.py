@@ -27,7 +27,7 @@ from ..flow.report import float_nodes
 from ..graph import ir, onnxfile
 from ..plan.synthetic import warnings_of
 from ..run.part import chip_part, on_chip
-from ..targets import Choice
+from ..targets import ArgumentChoice
 from .golden import write_golden
 from .header import header
 from .host import HostParts, host_parts
@@ -77,7 +77,7 @@ class _Parts:
     whole: ir.Graph
     chip: ir.Graph
     host: HostParts
-    choice: Choice
+    choice: ArgumentChoice
 
 
 def deploy(

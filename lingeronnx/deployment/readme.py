@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..targets import Cost
+from ..targets import GraphCost
 from .header import identifier
 from .ports import Port, Ports
 
@@ -23,7 +23,7 @@ def readme(
     ports: Ports,
     sizes: Mapping[str, int],
     weights: int,
-    cost: Cost | None,
+    cost: GraphCost | None,
     notes: Sequence[str],
 ) -> str:
     """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
@@ -96,6 +96,6 @@ def _states(ports: Ports) -> Iterator[str]:
         yield ""
 
 
-def _cost(cost: Cost | None) -> Iterator[str]:
+def _cost(cost: GraphCost | None) -> Iterator[str]:
     if cost is not None:
         yield f"On the chip, as planned: {cost.text()}."

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from ..graph import ir
 from ..ops import float_op
 from ..targets import Target
-from ._base import Fitted, Rewrite
+from ._base import FitRewrite, Fitted
 from .affine import normalize_constant
 from .bounds import distance_to_bound
 from .epsilon import smaller_input
@@ -31,25 +31,25 @@ from .windows.stride import other_stride
 from .windows.tiles import split_map
 from .windows.upsample import phases_of_lines
 
-__all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
+__all__ = ["REWRITES", "Fitted", "FitRewrite", "fit"]
 
-REWRITES: tuple[Rewrite, ...] = (
-    Rewrite("expand-dilation", expand_dilation),
-    Rewrite("split-depthwise", split_depthwise),
-    Rewrite("other-stride", other_stride),
-    Rewrite("enlarge-kernel", enlarge_kernel),
-    Rewrite("explicit-pad", explicit_pad),
-    Rewrite("split-kernel", split_kernel),
-    Rewrite("split-average", split_average),
-    Rewrite("split-max-pool", split_max_pool),
-    Rewrite("split-map", split_map),
-    Rewrite("split-channels", split_channels),
-    Rewrite("unroll", unroll),
-    Rewrite("smaller-input", smaller_input),
-    Rewrite("distance-to-bound", distance_to_bound),
-    Rewrite("phases-of-lines", phases_of_lines, absent=True),
-    Rewrite("repeat-elements", repeat_elements, absent=True),
-    Rewrite("normalize-constant", normalize_constant, absent=True),
+REWRITES: tuple[FitRewrite, ...] = (
+    FitRewrite("expand-dilation", expand_dilation),
+    FitRewrite("split-depthwise", split_depthwise),
+    FitRewrite("other-stride", other_stride),
+    FitRewrite("enlarge-kernel", enlarge_kernel),
+    FitRewrite("explicit-pad", explicit_pad),
+    FitRewrite("split-kernel", split_kernel),
+    FitRewrite("split-average", split_average),
+    FitRewrite("split-max-pool", split_max_pool),
+    FitRewrite("split-map", split_map),
+    FitRewrite("split-channels", split_channels),
+    FitRewrite("unroll", unroll),
+    FitRewrite("smaller-input", smaller_input),
+    FitRewrite("distance-to-bound", distance_to_bound),
+    FitRewrite("phases-of-lines", phases_of_lines, absent=True),
+    FitRewrite("repeat-elements", repeat_elements, absent=True),
+    FitRewrite("normalize-constant", normalize_constant, absent=True),
 )
 
 _ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another

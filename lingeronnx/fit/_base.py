@@ -9,17 +9,17 @@ import numpy as np
 
 from ..graph import ir
 from ..graph.builder import Builder
-from ..ops.layers.conv import Geometry, known
+from ..ops.layers.conv import ConvGeometry, known
 from ..ops.moves.concat import mark_parts
 from ..targets import Fitted, Target
 
 __all__ = [
-    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "sum_cost",
+    "Fitted", "Maker", "FitRewrite", "by", "chained", "chunks", "conv_of", "known", "sum_cost",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class FitRewrite:
     """A way to meet a limit: `apply(model, node, row)` returns what it did and at which cost, or None.
 
     absent : it is for operators, too, that the platform does not have at all.
@@ -30,14 +30,14 @@ class Rewrite:
     absent: bool = False
 
 
-def conv_of(node: ir.Node, target: Target) -> tuple[Geometry, np.ndarray] | None:
+def conv_of(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | None:
     """Return the sizes and the weight of a Conv that a rewrite may take apart; None where something is not known."""
     if node.op_type != "Conv" or node.domain or target.conv is None:
         return None
     weight = ir.const(node.inputs[1])
     if weight is None or weight.ndim < 3:
         return None
-    g = Geometry(node)
+    g = ConvGeometry(node)
     return (g, weight) if known(g) and min(g.pads) >= 0 else None
 
 

@@ -62,7 +62,7 @@ def unroll(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | 
     return f"{shape[1]} steps of a {kind} written out{curve}", "every sum and product of a step is rounded to 8 bits"
 
 
-class _Layer:
+class _UnrolledLayer:
     """The nodes that take the layer's place, while they are made; tensors are [N, steps, units]."""
 
     def __init__(self, model: ir.Graph, node: ir.Node, has_tanh: bool) -> None:
@@ -248,7 +248,7 @@ def _single_step(node: ir.Node) -> int | None:
     return steps[0] if len(steps) == 1 else None
 
 
-class _Gru(_Layer):
+class _Gru(_UnrolledLayer):
     """Gates z, r, n in ONNX's order."""
 
     def prepare(self) -> None:
@@ -293,7 +293,7 @@ class _Gru(_Layer):
         return self.linear(self.multiply(r, h, "rh"), self._inner, "new_h")
 
 
-class _Lstm(_Layer):
+class _Lstm(_UnrolledLayer):
     """Gates i, o, f, g in ONNX's order. The cell is held doubled where tanh is made of sigmoid."""
 
     def prepare(self) -> None:

@@ -11,7 +11,7 @@ from simulator.kernel import Kernel
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
-from ..targets.arithmetic import Quantizer, Real, Requantizer
+from ..targets.arithmetic import Quantizer, RealArithmetic, Requantizer
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, affine, zero_attribute
 from .inference import Signature
@@ -44,12 +44,12 @@ class Quant(Format):
         from simulator.kernels import Quant as Kernel
 
         scale, real = number(bound.attrs, "scale_x"), bound.how(Quantizer).real
-        if real is Real.SINGLE:
+        if real is RealArithmetic.SINGLE:
             return Kernel(scale, integer(bound.attrs, "data_bits"), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
-        luna = real is Real.PRODUCT and (scale >= 1 or kept)
+        luna = real is RealArithmetic.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, integer(bound.attrs, "data_bits"), rule=rule, zero=integer(bound.attrs, "zero_point"))
 

@@ -30,7 +30,7 @@ from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
-from ..targets.arithmetic import Curve, Gate, Reading
+from ..targets.arithmetic import CurveArithmetic, Gate, Reading
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
 from .functions import function_of, written
@@ -90,7 +90,7 @@ class Sigmoid(Format):
 
     name = "iqSigmoid"
     signature = Signature("x:integer", "integer", rules.same(rules.width))
-    kind = Curve
+    kind = CurveArithmetic
     third = "QSigmoid"
     between = True
     standard = "Sigmoid"
@@ -113,7 +113,7 @@ class Sigmoid(Format):
         from simulator.kernels import Table, grid
         from simulator.lut import piecewise
 
-        how = bound.how(Curve)
+        how = bound.how(CurveArithmetic)
         curve, bits, fraction = piecewise(self.function, how.table.value), bound.width(), how.table.fraction
         x, q = grid(bits), bound.exponent("scale_x", number(bound.attrs, "scale_x"))
         if how.as_told:
@@ -131,7 +131,7 @@ class Sigmoid(Format):
         from simulator.fixed import dtype_of, sat_array
 
         bits, scale = integer(bound.attrs, "o_bits"), number(bound.attrs, "scale_o")
-        if bound.how(Curve).reading is Reading.WRAPPED:
+        if bound.how(CurveArithmetic).reading is Reading.WRAPPED:
             return requantized(bound, curve.unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
             raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
@@ -147,7 +147,7 @@ class Sigmoid(Format):
 
     def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """What the node says to the training side."""
-        return [held_at(bound.attrs, "o")] if bound.how(Curve).as_told else super().out_scales(bound, scales)
+        return [held_at(bound.attrs, "o")] if bound.how(CurveArithmetic).as_told else super().out_scales(bound, scales)
 
 
 SIGMOID = Sigmoid()
@@ -180,7 +180,7 @@ class Gelu(Format):
 
     name = "QGelu"
     signature = Signature("x:integer", "integer", rules.same(rules.width))
-    kind = Curve
+    kind = CurveArithmetic
     domain = "linger"
     function = "gelu"
     between = True
@@ -193,7 +193,7 @@ class Gelu(Format):
         from simulator.kernels import Table, grid
         from simulator.lut import piecewise
 
-        table = bound.how(Curve).table
+        table = bound.how(CurveArithmetic).table
         chip, fraction = table.value, table.fraction
         q = bound.exponent("scale_x", number(bound.attrs, "scale_x"))
         y = piecewise(self.function, chip).to(sat_array(rsh(grid(bound.width()), q - fraction), 32), fraction, 32)

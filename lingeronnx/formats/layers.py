@@ -23,7 +23,7 @@ from simulator.kernel import Kernel, PlainKernel, Spec, require
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, integers, number, scales
 from ..plan import Affine
-from ..targets.arithmetic import Arithmetic, Layer
+from ..targets.arithmetic import Arithmetic, LayerArithmetic
 from . import inference as rules
 from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
@@ -55,7 +55,7 @@ def sum_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
 class WeightFormat(Format):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
-    kind: type[Arithmetic] = Layer
+    kind: type[Arithmetic] = LayerArithmetic
     channel_axis: int | None = 0
     leaves = True
     zero_points = True

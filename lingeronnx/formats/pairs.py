@@ -14,7 +14,7 @@ from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
-from ..targets.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
+from ..targets.arithmetic import Division, LayerArithmetic, Operands, Product, QuotientArithmetic, Sum
 from . import inference as rules
 from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
@@ -157,10 +157,10 @@ class Div(PairFormat):
         from simulator.kernels import DivSingle
 
         quotient = bound.how(Division).quotient
-        if quotient is Quotient.SINGLE:
+        if quotient is QuotientArithmetic.SINGLE:
             x, y, o = (number(bound.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
             return DivSingle(x, y, o, integer(bound.attrs, "o_bits"), bound.rounding)
-        if quotient is Quotient.UNSCALED:
+        if quotient is QuotientArithmetic.UNSCALED:
             return Kernel(0, by_sign=True)
         x, y, o = (bound.exponent(key, number(bound.attrs, key)) for key in ("scale_x", "scale_y", "scale_o"))
         return Kernel(o + y - x)
@@ -176,7 +176,7 @@ class Bmm(PairFormat):
     standard = "MatMul"
     leaves = True
     signature = Signature("x:integer y:integer", "result", rules.like("MatMul", rules.result))
-    kind = Layer
+    kind = LayerArithmetic
     third = "QBmm"
     unsaid = ("y_bits",)
     aliases = ("QMatmul",)

@@ -21,7 +21,7 @@ from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
-from ..targets.arithmetic import Norm, Row, Rows
+from ..targets.arithmetic import NormArithmetic, RowArithmetic, RowsArithmetic
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, held_at, with_axis
 from .inference import Signature
@@ -47,7 +47,7 @@ class LayerNorm(Format):
     name = "LayerNormInt"
     signature = Signature("x:integer w:weight b:bias?", "integer", rules.same(rules.width))
     further = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
-    kind = Norm
+    kind = NormArithmetic
     third = "QLayerNorm"
     between = True
     aliases = ("QLayerNorm2d",)
@@ -132,7 +132,7 @@ class Softmax(Unary):
     name = "SoftmaxInt"
     leaves = True
     signature = Signature("x:integer", "integer", rules.same(rules.width))
-    kind = Rows
+    kind = RowsArithmetic
     third: str | None = "QSoftmax"
     between = True
     standard = "Softmax"
@@ -160,13 +160,15 @@ class Softmax(Unary):
         axis = integer(a, "axis" if a["axis"] is not None else "dim", -1)
         if not -rank <= axis < rank:
             raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
-        return 1 if bound.how(Rows).row is Row.FROM_FIRST and axis > 0 else axis  # the executor reads no other
+        return (
+            1 if bound.how(RowsArithmetic).row is RowArithmetic.FROM_FIRST and axis > 0 else axis
+        )  # the executor reads no other
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the operator over its axis, or over all axes from there on as one."""
         shape, axis = real.bound.source_shapes[0], self.first_axis(real.bound)
         first = axis % len(shape)
-        if first == len(shape) - 1 or real.bound.how(Rows).row is Row.AXIS:
+        if first == len(shape) - 1 or real.bound.how(RowsArithmetic).row is RowArithmetic.AXIS:
             return [real(self.standard, real.input(), axis=axis)]
         flat = real.constant(np.array([0] * first + [-1]), "rows")
         back = real.constant(np.array([0] * first + list(shape[first:])), "sizes")
@@ -176,13 +178,17 @@ class Softmax(Unary):
         """Return a kernel of class `kind` for the node."""
         from simulator.kernels import softmax_entry
 
-        a, how, axis = bound.attrs, bound.how(Rows), self.first_axis(bound)
+        a, how, axis = bound.attrs, bound.how(RowsArithmetic), self.first_axis(bound)
         scale = number(a, "scale_x")
         if how.requantize.shifts:
             bound.exponent("scale_x", scale)
         entry = softmax_entry(2.0**25 / scale, 8 if integer(a, "data_bits") <= 8 else 16)  # as it is stored
         return kind(
-            entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=how.shares.value, alone=how.row is Row.AXIS
+            entry,
+            bound.rescale(bound.ratio(2.0**15)),
+            axis=axis,
+            way=how.shares.value,
+            alone=how.row is RowArithmetic.AXIS,
         )
 
 

@@ -26,11 +26,11 @@ __all__ = [
     "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVED_AXES", "MOVES",
     "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "NORMS", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
     "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED", "SHARES",
-    "SIZED_BY", "SIZES", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Moves", "Operator",
+    "SIZED_BY", "SIZES", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Movement", "Operator",
 ]  # fmt: skip
 
 
-class Moves(Enum):
+class Movement(Enum):
     """What an operator does that only moves or chooses elements of input 0; JOINS, CHOOSES: of several inputs."""
 
     NOTHING = "the same tensor"
@@ -80,7 +80,7 @@ class Operator:
     homogeneous: bool = False
     keeps_scale: bool = False
     exact: bool = False
-    moves: Moves | None = None
+    moves: Movement | None = None
     layer: bool = False
     recurrent: bool = False
     window: bool = False
@@ -184,24 +184,24 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Or": _Op(named_broadcast=True, exact=True),
     "Xor": _Op(named_broadcast=True, exact=True),
     # what only moves elements
-    "Concat": _Op(moves=Moves.JOINS),
-    "DepthToSpace": _Op(moves=Moves.BLOCKS),
-    "Dropout": _Op(moves=Moves.NOTHING),
-    "Expand": _Op(moves=Moves.COPIES, sized_by=(1,)),
-    "Flatten": _Op(moves=Moves.SHAPE),
-    "Gather": _Op(moves=Moves.PART),
-    "Identity": _Op(moves=Moves.NOTHING),
-    "Pad": _Op(moves=Moves.FRAMES, sized_by=(1,), exact=True),
-    "Reshape": _Op(moves=Moves.SHAPE, sized_by=(1,)),
-    "Resize": _Op(moves=Moves.SAMPLES, sized_by=(2, 3)),
-    "Slice": _Op(moves=Moves.PART, sized_by=(1, 2, 3, 4), inputs_since=(("starts", "ends", "axes"), 10)),
-    "SpaceToDepth": _Op(moves=Moves.BLOCKS),
-    "Split": _Op(moves=Moves.PART, inputs_since=(("split",), 13)),
-    "Squeeze": _Op(moves=Moves.ONES, inputs_since=(("axes",), 13)),
-    "Tile": _Op(moves=Moves.COPIES, sized_by=(1,)),
-    "Transpose": _Op(moves=Moves.ORDER),
-    "Unsqueeze": _Op(moves=Moves.ONES, inputs_since=(("axes",), 13)),
-    "Where": _Op(moves=Moves.CHOOSES, exact=True),
+    "Concat": _Op(moves=Movement.JOINS),
+    "DepthToSpace": _Op(moves=Movement.BLOCKS),
+    "Dropout": _Op(moves=Movement.NOTHING),
+    "Expand": _Op(moves=Movement.COPIES, sized_by=(1,)),
+    "Flatten": _Op(moves=Movement.SHAPE),
+    "Gather": _Op(moves=Movement.PART),
+    "Identity": _Op(moves=Movement.NOTHING),
+    "Pad": _Op(moves=Movement.FRAMES, sized_by=(1,), exact=True),
+    "Reshape": _Op(moves=Movement.SHAPE, sized_by=(1,)),
+    "Resize": _Op(moves=Movement.SAMPLES, sized_by=(2, 3)),
+    "Slice": _Op(moves=Movement.PART, sized_by=(1, 2, 3, 4), inputs_since=(("starts", "ends", "axes"), 10)),
+    "SpaceToDepth": _Op(moves=Movement.BLOCKS),
+    "Split": _Op(moves=Movement.PART, inputs_since=(("split",), 13)),
+    "Squeeze": _Op(moves=Movement.ONES, inputs_since=(("axes",), 13)),
+    "Tile": _Op(moves=Movement.COPIES, sized_by=(1,)),
+    "Transpose": _Op(moves=Movement.ORDER),
+    "Unsqueeze": _Op(moves=Movement.ONES, inputs_since=(("axes",), 13)),
+    "Where": _Op(moves=Movement.CHOOSES, exact=True),
     # sums of products with weights
     "Conv": _Op(layer=True, window=True),
     "ConvTranspose": _Op(layer=True, window=True),
@@ -278,7 +278,7 @@ def _all(holds: Callable[[Operator], object]) -> frozenset[str]:
     return frozenset(name for name, op in OPERATORS.items() if holds(op))
 
 
-def _moving(*how: Moves) -> frozenset[str]:
+def _moving(*how: Movement) -> frozenset[str]:
     return _all(lambda op: op.moves in how)
 
 
@@ -307,21 +307,21 @@ NEVER_NEGATIVE = _all(lambda op: op.positive)
 # ---- moves ----
 
 #: The same tensor.
-SAME = _moving(Moves.NOTHING)
+SAME = _moving(Movement.NOTHING)
 #: Every element once, in the same order.
-SHAPED = _moving(Moves.SHAPE, Moves.ONES)
+SHAPED = _moving(Movement.SHAPE, Movement.ONES)
 #: Every element once: shapes, orders of axes.
-WHOLE = SAME | SHAPED | _moving(Moves.ORDER)
+WHOLE = SAME | SHAPED | _moving(Movement.ORDER)
 #: Whole axes, each once: put elsewhere, in, or out.
-MOVED_AXES = _moving(Moves.ORDER, Moves.ONES)
+MOVED_AXES = _moving(Movement.ORDER, Movement.ONES)
 #: Some of the elements.
-PARTS = _moving(Moves.PART)
+PARTS = _moving(Movement.PART)
 #: Elements several times.
-COPIES = _moving(Moves.COPIES)
+COPIES = _moving(Movement.COPIES)
 #: At each place an element of one of several tensors.
-CHOICES = _moving(Moves.CHOOSES)
+CHOICES = _moving(Movement.CHOOSES)
 #: Nothing but elements of the tensors that are read.
-MOVES = WHOLE | PARTS | COPIES | _moving(Moves.BLOCKS, Moves.JOINS)
+MOVES = WHOLE | PARTS | COPIES | _moving(Movement.BLOCKS, Movement.JOINS)
 KEEP_SCALE = WHOLE | PARTS | _all(lambda op: op.keeps_scale)
 EXACT = _all(lambda op: op.exact)
 KEEP_SIGN = MOVES | _all(lambda op: op.keeps_sign)
@@ -352,7 +352,7 @@ DATA_SIZES = _all(lambda op: op.sized_by == ())
 SIZES = _all(lambda op: op.sizes)
 PLACES = _all(lambda op: op.places)
 #: Data out of sizes or of nothing: what is behind them may be large.
-MAKES_DATA = _all(lambda op: op.makes or op.moves is Moves.COPIES)
+MAKES_DATA = _all(lambda op: op.makes or op.moves is Movement.COPIES)
 RANDOM = _all(lambda op: op.random)
 SEQUENCES = _all(lambda op: op.sequence)
 SUBGRAPHS = _all(lambda op: op.subgraphs)

@@ -23,7 +23,7 @@ from ..plan import Affine
 from ..targets import Target
 from ..targets.limits import OperandLimits
 from ._base import Tie
-from .elementwise import Binary
+from .elementwise import BinaryRule
 from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 
 __all__ = ["AddConstant", "MulConstant"]
@@ -31,7 +31,7 @@ __all__ = ["AddConstant", "MulConstant"]
 _ONE = 6  # a factor of 1 is held as 2^6
 
 
-class AddConstant(Binary):
+class AddConstant(BinaryRule):
     """Sum of an activation and a constant tensor."""
 
     format: PairFormat = formats.ADD

@@ -23,7 +23,7 @@ from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
 from .layers.norm import scaled_channels
 from .moves.concat import copied
 
-__all__ = ["Add", "Binary", "Mul", "Sub"]
+__all__ = ["Add", "BinaryRule", "Mul", "Sub"]
 
 
 def equal_shapes(node: ir.Node, target: Target) -> object:
@@ -49,7 +49,7 @@ def _text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
-class Binary(Op):
+class BinaryRule(Op):
     """Two activations in, each with a scale of its own."""
 
     format: PairFormat
@@ -78,7 +78,7 @@ class Binary(Op):
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
 
-class Add(Binary):
+class Add(BinaryRule):
     """Sum of two activations."""
 
     format = formats.ADD
@@ -152,15 +152,22 @@ class Sub(Add):
         shape = ir.known_shape(node.inputs[1])
         limits = low.target.limits(formats.SUB.name, OperandLimits)
         if limits is None or limits.images or len(shape) != 4:
-            Binary.lower(self, node, low)
+            BinaryRule.lower(self, node, low)
             return
         negated = scaled_channels(
-            low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1), Affine(1.0), -1.0
+            low,
+            node,
+            "negated",
+            low.integer(node, 1),
+            x=low.read(node, 1),
+            o=low.read(node, 1),
+            w=Affine(1.0),
+            factors=-1.0,
         )
         low.emit(formats.ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
 
 
-class Mul(Binary):
+class Mul(BinaryRule):
     """Product of two activations."""
 
     format = formats.MUL

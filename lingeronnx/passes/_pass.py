@@ -22,7 +22,7 @@ __all__ = [
     "Pass",
     "PassError",
     "Reason",
-    "Step",
+    "PassRun",
     "Watch",
     "left_out",
     "of",
@@ -123,7 +123,7 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class PassRun:
     """A pass that has run: what it changed, and why it did not act where it might have."""
 
     name: str
@@ -138,7 +138,7 @@ class Step:
 
 
 #: Called after every pass with what it did and the graph as it is then.
-Watch = Callable[[Step, ir.Graph], None]
+Watch = Callable[[PassRun, ir.Graph], None]
 
 
 def run_passes(
@@ -169,7 +169,7 @@ def run_passes(
             raise PassError(step.name, f"pass {step.name} does not ensure {where}; after passes {done}")
         changes[step.name] = changes.get(step.name, 0) + answer.changes
         if watch is not None:
-            watch(Step(step.name, answer.changes, answer.reasons), model)
+            watch(PassRun(step.name, answer.changes, answer.reasons), model)
     ir.name_nodes(model)
     return changes
 

@@ -12,23 +12,23 @@ from pathlib import Path
 
 from ..files import making, write_text
 from ..graph import ir
-from ._pass import Reason, Step
+from ._pass import PassRun, Reason
 
 __all__ = ["Record"]
 
 
 class Record:
-    """A `Watch` that keeps every `Step`.
+    """A `Watch` that keeps every `PassRun`.
 
     folder : where text and graphs go, made at the first step where it is missing; None writes nothing. ConfigError
     where it cannot be.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[PassRun] = []
         self._folder = None if folder is None else Path(folder)
 
-    def __call__(self, step: Step, graph: ir.Graph) -> None:
+    def __call__(self, step: PassRun, graph: ir.Graph) -> None:
         """Note what a pass did to `graph`."""
         self.steps.append(step)
         if self._folder is None:
@@ -52,5 +52,5 @@ class Record:
         """Return the same as values."""
         return [reason for step in self._last() for reason in step.reasons]
 
-    def _last(self) -> Iterable[Step]:
+    def _last(self) -> Iterable[PassRun]:
         return {step.name: step for step in self.steps}.values()  # what runs again, speaks again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..targets.arithmetic import Arithmetic, Quantizer, Real, Requantizer
+from ..targets.arithmetic import Arithmetic, Quantizer, RealArithmetic, Requantizer
 from ._arithmetic import requantize, rounded_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Outputs, of_kind
 
@@ -27,7 +27,7 @@ class Quant(Integer):
             return x
         scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
         with np.errstate(all="ignore"):
-            if of_kind(how, Quantizer).real is Real.PRODUCT and scale >= 1:
+            if of_kind(how, Quantizer).real is RealArithmetic.PRODUCT and scale >= 1:
                 product = x.astype(np.float32) * np.float32(scale)
                 real: np.ndarray = (product.astype(np.float64) + 0.5).astype(np.float32)
                 bits = 8

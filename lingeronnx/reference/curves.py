@@ -12,7 +12,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from ..targets.arithmetic import Arithmetic, Curve, Reading
+from ..targets.arithmetic import Arithmetic, CurveArithmetic, Reading
 from ._arithmetic import log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Outputs, of_kind
 
@@ -64,7 +64,7 @@ class Sigmoid(Integer):
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """To the table's format, along the curve."""
-        q, how = log2(a.scale("scale_x")), of_kind(how, Curve)
+        q, how = log2(a.scale("scale_x")), of_kind(how, CurveArithmetic)
         chip = how.table.value
         if how.reading is Reading.RIGHT_ONLY:
             x = round_shift(unlimited(inputs[0]), max(q - 11, 0))

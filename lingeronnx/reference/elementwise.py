@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..targets.arithmetic import Arithmetic, Division, Operands, Quotient, Sum
+from ..targets.arithmetic import Arithmetic, Division, Operands, QuotientArithmetic, Sum
 from ._arithmetic import (
     INT32,
     divide,
@@ -77,7 +77,7 @@ class Div(Integer):
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X * 2^(q_o + q_y - q_x) / y."""
         x, y = np.broadcast_arrays(*inputs)
-        unscaled = of_kind(how, Division).quotient is Quotient.UNSCALED
+        unscaled = of_kind(how, Division).quotient is QuotientArithmetic.UNSCALED
         shift = 0 if unscaled else log2(a.scale("scale_o")) + log2(a.scale("scale_y")) - log2(a.scale("scale_x"))
         out = np.full(x.shape, INT32[0], np.int32)
         for place in np.ndindex(*x.shape) if shift >= 0 else ():

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..targets.arithmetic import Arithmetic, Row, Rows, Shares
+from ..targets.arithmetic import Arithmetic, RowArithmetic, RowsArithmetic, Shares
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate
 from ._base import Attributes, Integer, Outputs, of_kind
 
@@ -18,7 +18,7 @@ _LOG2_E = 774541002  # Q29
 _LN_2 = 45426  # Q16
 
 
-def _exponentials(row: list[int], how: Rows) -> tuple[list[int], list[int]]:
+def _exponentials(row: list[int], how: RowsArithmetic) -> tuple[list[int], list[int]]:
     """Return d (Q25) and e^d (Q23) for d = x - max; venusA rounds the last step and the shift in one."""
     distances = [saturate(x - max(row), 32).item() for x in row]
     powers = []
@@ -41,7 +41,7 @@ def _floor_shift(value: int, left: int) -> int:
     return value * 2**left if left >= 0 else value // 2**-left
 
 
-def _shares(powers: list[int], how: Rows) -> list[int]:
+def _shares(powers: list[int], how: RowsArithmetic) -> list[int]:
     """Return e / sum of e in Q15; venus finds the reciprocal by two Newton steps, the others divide."""
     total = int(saturate(sum(powers), 32))
     if how.shares is not Shares.NEWTON:
@@ -64,9 +64,9 @@ class Softmax(Integer):
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """To Q25, one row after another, from Q15 to the output."""
-        (x,), how = inputs, of_kind(how, Rows)
+        (x,), how = inputs, of_kind(how, RowsArithmetic)
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
-        if how.row is Row.FROM_FIRST and axis > 0:
+        if how.row is RowArithmetic.FROM_FIRST and axis > 0:
             axis = 1
         rows = x.reshape(-1, math.prod(x.shape[axis % x.ndim :]))
         scale = a.scale("scale_x")
@@ -78,7 +78,7 @@ class Softmax(Integer):
         return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, how.requantize)
 
     @staticmethod
-    def row(row: list[int], how: Rows) -> list[int]:
+    def row(row: list[int], how: RowsArithmetic) -> list[int]:
         """Return a row in Q15."""
         return _shares(_exponentials(row, how)[1], how)
 
@@ -89,7 +89,7 @@ class LogSoftmax(Softmax):
     names: tuple[str, ...] = ("LogSoftmaxInt",)
 
     @staticmethod
-    def row(row: list[int], how: Rows) -> list[int]:
+    def row(row: list[int], how: RowsArithmetic) -> list[int]:
         """Return a row in Q15."""
         distances, powers = _exponentials(row, how)
         total = int(saturate(sum(powers), 32))

@@ -20,11 +20,11 @@ from importlib import import_module
 from ..errors import ConfigError, nearest
 from ._target import Fault, Fitted, Limit, Support, Target, Vendor, rows, rule_text
 from .generic import GENERIC
-from .verdict import Choice, Cost, Finding, LayerCost, Verdict
+from .verdict import ArgumentChoice, GraphCost, LayerCost, Verdict, VerdictFinding
 
 __all__ = [
-    "DEFAULT", "GENERIC", "PLATFORMS", "Choice", "Cost", "Fault", "Finding", "Fitted", "LayerCost", "Limit", "Support",
-    "Target", "Vendor", "Verdict", "by_name", "rows", "rule_text",
+    "DEFAULT", "GENERIC", "PLATFORMS", "ArgumentChoice", "Fault", "Fitted", "GraphCost", "LayerCost", "Limit",
+    "Support", "Target", "Vendor", "Verdict", "VerdictFinding", "by_name", "rows", "rule_text",
 ]  # fmt: skip
 
 #: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.

@@ -25,7 +25,7 @@ from .limits import (
     RowLimits,
     TransposeLimits,
 )
-from .verdict import Choice
+from .verdict import ArgumentChoice
 
 if TYPE_CHECKING:
     import onnx
@@ -98,7 +98,7 @@ class Vendor:
 
         return Names()
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Choice:
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> ArgumentChoice:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
@@ -294,7 +294,7 @@ class Target:
 
         return written(graph, self.vendor.names(graph) if names is None else names)
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> Choice:
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> ArgumentChoice:
         """Return what the packer and the chip make of a graph, its part for the chip alone.
 
         words : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for

@@ -12,9 +12,10 @@ from enum import Enum
 from simulator.rounding import RoundingMode
 
 __all__ = [
-    "Arithmetic", "Average", "Concat", "Curve", "Division", "Divisor", "Gate", "Gru", "GruForm", "Layer", "Left",
-    "Lstm", "LstmForm", "Norm", "Operands", "Padding", "Product", "Quantizer", "Quotient", "Reading", "Real",
-    "Recurrent", "Requantize", "Requantizer", "RoundingMode", "Row", "Rows", "Shares", "Sum", "Table",
+    "Arithmetic", "Average", "Concat", "CurveArithmetic", "Division", "Divisor", "Gate", "Gru", "GruForm",
+    "LayerArithmetic", "Left", "Lstm", "LstmForm", "NormArithmetic", "Operands", "Padding", "Product", "Quantizer",
+    "QuotientArithmetic", "Reading", "RealArithmetic", "Recurrent", "Requantize", "Requantizer", "RoundingMode",
+    "RowArithmetic", "RowsArithmetic", "Shares", "Sum", "Table",
 ]  # fmt: skip
 
 
@@ -72,7 +73,7 @@ class Arithmetic:
 # ---- borders -----------------------------------------------------------------------------------------------------
 
 
-class Real(Enum):
+class RealArithmetic(Enum):
     """In which floating-point steps a real number becomes an integer."""
 
     DOUBLE = "in float64"
@@ -84,7 +85,7 @@ class Real(Enum):
 class Quantizer(Arithmetic):
     """Quant. widest : bits of the widest integers it can write."""
 
-    real: Real = Real.DOUBLE
+    real: RealArithmetic = RealArithmetic.DOUBLE
     widest: int = 32
 
 
@@ -99,7 +100,7 @@ class Requantizer(Arithmetic):
 
 
 @dataclass(frozen=True)
-class Layer(Arithmetic):
+class LayerArithmetic(Arithmetic):
     """Sums of products: layers with weights, BmmInt."""
 
 
@@ -134,7 +135,7 @@ class Concat(Arithmetic):
     raises_only: bool = False
 
 
-class Quotient(Enum):
+class QuotientArithmetic(Enum):
     """How a quotient of two activations is found."""
 
     RECIPROCAL = "the NPU's reciprocal"
@@ -146,7 +147,7 @@ class Quotient(Enum):
 class Division(Arithmetic):
     """Quotients of two activations: iqDiv."""
 
-    quotient: Quotient = Quotient.RECIPROCAL
+    quotient: QuotientArithmetic = QuotientArithmetic.RECIPROCAL
 
 
 class Divisor(Enum):
@@ -198,7 +199,7 @@ class Reading(Enum):
 
 
 @dataclass(frozen=True)
-class Curve(Arithmetic):
+class CurveArithmetic(Arithmetic):
     """iqSigmoid, iqTanh and their kin. as_told : the output has the node's scale and width, not 7 fractional bits."""
 
     table: Table = Table.VENUSA
@@ -225,7 +226,7 @@ class Shares(Enum):
     NEWTON = "newton"
 
 
-class Row(Enum):
+class RowArithmetic(Enum):
     """What a row of a softmax is."""
 
     FROM_AXIS = "rows of all axes from axis on"
@@ -234,15 +235,15 @@ class Row(Enum):
 
 
 @dataclass(frozen=True)
-class Rows(Arithmetic):
+class RowsArithmetic(Arithmetic):
     """Operators over rows: SoftmaxInt and LogSoftmaxInt."""
 
     shares: Shares = Shares.DIVIDE
-    row: Row = Row.FROM_AXIS
+    row: RowArithmetic = RowArithmetic.FROM_AXIS
 
 
 @dataclass(frozen=True)
-class Norm(Arithmetic):
+class NormArithmetic(Arithmetic):
     """LayerNormInt. factor_bits : width in which the packer wants the factor; None: the plan's."""
 
     factor_bits: int | None = None

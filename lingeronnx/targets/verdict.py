@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Choice", "Cost", "Finding", "LayerCost", "Verdict"]
+__all__ = ["ArgumentChoice", "GraphCost", "VerdictFinding", "LayerCost", "Verdict"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class VerdictFinding:
     """What speaks against a graph, as a sentence.
 
     level : "packs" where the packer refuses, "right" where the chip would give other integers or none, "plan" where
@@ -50,7 +50,7 @@ class LayerCost:
 
 
 @dataclass(frozen=True)
-class Cost:
+class GraphCost:
     """All of a graph; sizes in bytes.
 
     macs : {width: multiply-accumulates of one sample}. shared, psram : the most that is planned at once, constants
@@ -124,8 +124,8 @@ class Verdict:
 
     packs: bool
     runs_right: bool
-    findings: tuple[Finding, ...]
-    beliefs: tuple[Finding, ...] = ()
+    findings: tuple[VerdictFinding, ...]
+    beliefs: tuple[VerdictFinding, ...] = ()
 
     @property
     def chip_ready(self) -> bool:
@@ -145,13 +145,13 @@ class Verdict:
         return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> GraphCost | None:
         """What the graph costs on the chip; None where that is not known."""
         return None
 
 
 @dataclass(frozen=True)
-class Choice:
+class ArgumentChoice:
     """Arguments and what becomes of the graph under them.
 
     words : the packer's arguments, without files. verdict : that of the graph packed with them.

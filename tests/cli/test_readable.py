@@ -19,7 +19,7 @@ from lingeronnx.cli.report import show_report
 from lingeronnx.fit import Fitted
 from lingeronnx.flow import Written
 from lingeronnx.flow.report import FloatNode
-from lingeronnx.targets import Finding
+from lingeronnx.targets import VerdictFinding
 from tests.cli.helpers import GAP, TINY, Here, samples, write_model
 from tests.nets import Net
 
@@ -92,7 +92,9 @@ def test_quantize_shows_all_sorts_of_findings_on_one_screen(tmp_path: Path) -> N
     done = made.write(tmp_path / "q.onnx")
     rules = [f"rule {letter} of the chip, which needs some words, fit {{}} bytes" for letter in "ab"]
     findings = [
-        Finding("right", f"Conv_{i}", rules[i % 2].format(5), f"{1000 + i} bytes", "cut the map into tiles of rows")
+        VerdictFinding(
+            "right", f"Conv_{i}", rules[i % 2].format(5), f"{1000 + i} bytes", "cut the map into tiles of rows"
+        )
         for i in range(60)
     ]
     why = ["first reason", "second reason of another kind", "third", "a fourth, and it is long", "a fifth", "6th", "g"]

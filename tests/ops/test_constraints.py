@@ -10,7 +10,7 @@ from lingeronnx.ops import OPS, rule_text
 from lingeronnx.ops.functions.activation import Clip
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.faults import Fault
+from lingeronnx.targets.luna.faults import LunaFault
 
 CONSTRAINTS = [
     (op, constraint) for op in OPS for constraint in dict.fromkeys(c for target in PLATFORMS for c in op.limits(target))
@@ -85,7 +85,7 @@ CASES = {
     ("GRUInt", "from_zero"): (
         [layer("GRU"), layer("GRU", "l")], [(layer("GRU", letters), "initial_h is given") for letters in ("h", "lh")],
     ),
-    ("GRUInt", "right_gru"): ([], [(node("GRU", ["N", 9, 4], domain=ir.DOMAIN), Fault.GRU_HALVED.text)]),
+    ("GRUInt", "right_gru"): ([], [(node("GRU", ["N", 9, 4], domain=ir.DOMAIN), LunaFault.GRU_HALVED.text)]),
     ("Conv2dInt", "kernel_side"): (
         [conv(MAP, [4, 8, 5, 5]), conv(MAP, [4, 8, 1, 5])],
         [(conv(MAP, [4, 8, 6, 1]), "6x1"), (conv(MAP, [4, 8, 3, 7]), "3x7")],

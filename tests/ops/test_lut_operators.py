@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.arithmetic import Curve, Norm, Reading, Rows, Shares
+from lingeronnx.targets.arithmetic import CurveArithmetic, NormArithmetic, Reading, RowsArithmetic, Shares
 from tests.naive import curves as naive
 from tests.naive.fixed import multiplier_of, rsh, sat
 from tests.reference.test_reference import single
@@ -48,7 +48,7 @@ def to_output(scale_o, ratio_from, bits=8):
 def test_curves(seed, which, q):
     """Q7 whatever the scale; the executor's faults included."""
     op_type, platform = which
-    function, reading = op_type.removeprefix("iq").lower(), ROWS[platform].computes(op_type, Curve).reading
+    function, reading = op_type.removeprefix("iq").lower(), ROWS[platform].computes(op_type, CurveArithmetic).reading
     dtype = np.int16 if reading is Reading.RIGHT_ONLY else np.int8
     x = integers(np.random.default_rng(seed), (1, 60), dtype)
     x[0, :2] = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -90,7 +90,7 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     x = integers(np.random.default_rng(seed), (1, 2, length), dtype)
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
     m, s = multiplier_of(2.0**25 / scale)
-    way, triple = ROWS[platform].computes(op_type, Rows).shares.value, to_output(out, 2.0**15)
+    way, triple = ROWS[platform].computes(op_type, RowsArithmetic).shares.value, to_output(out, 2.0**15)
     want = [oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple) for row in x[0]]
     got = computed(op_type, platform, x, axis=-1, data_bits=bits, scale_x=scale, scale_o=out)
     assert got[0].tolist() == want
@@ -112,7 +112,9 @@ def test_layer_norm(seed, which, q, free, q_o, count):
     x = integers(rng, (1, 3, count))
     x[0, 0] = 5
     gamma = integers(
-        rng, (count,), np.int16 if ROWS[platform].computes("LayerNormInt", Norm).factor_bits == 16 else np.int8
+        rng,
+        (count,),
+        np.int16 if ROWS[platform].computes("LayerNormInt", NormArithmetic).factor_bits == 16 else np.int8,
     )
     beta = rng.integers(-(2**20), 2**20, count).astype(np.int32)
     epsilon = int(np.floor(float(np.float32(1e-5)) * x_scale**2 * count**2 + 0.5))
@@ -159,5 +161,7 @@ def test_no_table_is_forgotten():
     """Every operator of the simulator's tables is one of the above; each way is on some platform's row."""
     names = {"iqSigmoid", "iqTanh", "GluInt", "SoftmaxInt", "LogSoftmaxInt", "LayerNormInt", "iqTable"}
     assert {name for name, _ in on(*names)} == names
-    ways = {ROWS[platform].computes(name, Rows).shares for name, platform in on("SoftmaxInt", "LogSoftmaxInt")}
+    ways = {
+        ROWS[platform].computes(name, RowsArithmetic).shares for name, platform in on("SoftmaxInt", "LogSoftmaxInt")
+    }
     assert ways == set(Shares)

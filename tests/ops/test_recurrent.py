@@ -15,7 +15,7 @@ from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, by_name
 from lingeronnx.targets.luna import VENUS
-from lingeronnx.targets.luna.faults import Fault
+from lingeronnx.targets.luna.faults import LunaFault
 from tests.naive import recurrent as naive
 from tests.nets import Net
 
@@ -121,7 +121,7 @@ def test_gru_stays_in_float_on_chips(row):
     model = classifier("GRU", "bidirectional")
     found = quantize(model, {"x": inputs(model)}, platform=row, fit=False)
     nodes = [*found.report.float_nodes, *found.report.host_part]
-    (fault,) = {Fault.GRU_HALVED, Fault.GRU_FORMAT}.intersection(by_name(row).faults)
+    (fault,) = {LunaFault.GRU_HALVED, LunaFault.GRU_FORMAT}.intersection(by_name(row).faults)
     assert {fault.text in node.why for node in nodes if node.op_type == "GRU"} == {True}
     assert "GRUInt" not in found.report.layers
 

@@ -36,7 +36,8 @@ LEFT = {
         z = Neg(b) }""", "Mul",
     ),
     "batch-norm-behind": (
-        "g (float[N,2,4,4] x) => (float[N,2,4,4] y) { y = BatchNormalization(x, two, two, two, p) }", "BatchNormalization",
+        "g (float[N,2,4,4] x) => (float[N,2,4,4] y) { y = BatchNormalization(x, two, two, two, p) }",
+        "BatchNormalization",
     ),
     "recurrent": (
         """g (float[N,3,2] x) => (float[3,1,N,2] y) { t = Transpose<perm = [1, 0, 2]>(x)

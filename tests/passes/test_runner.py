@@ -10,7 +10,7 @@ from lingeronnx import cli
 from lingeronnx.errors import ConfigError, InternalError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.passes import ENTRY, PASSES, STRAIGHTEN, Answer, Pass, Reason, Record, accept, normalize, straighten
-from lingeronnx.passes._pass import INLINED, PLAIN, SHAPED, STRAIGHT, Step, run_passes
+from lingeronnx.passes._pass import INLINED, PLAIN, SHAPED, STRAIGHT, PassRun, run_passes
 from tests.passes.helpers import feeds, graph, ops, positive, proto, rand
 
 NORM = """g (float[N,3,8,8] x) => (float[N,4,8,8] y, float[N,4,8,8] z) {
@@ -163,4 +163,4 @@ def test_a_folder_that_cannot_be(tmp_path):
     """One line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot make the folder .*file: File exists"):
-        Record(tmp_path / "file")(Step("a", 0), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"))
+        Record(tmp_path / "file")(PassRun("a", 0), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"))

@@ -20,7 +20,7 @@ from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
 from lingeronnx.reference import STOCK, _arithmetic
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.arithmetic import Curve, Reading
+from lingeronnx.targets.arithmetic import CurveArithmetic, Reading
 from tests.examples import first
 from tests.naive import fixed
 from tests.nets import NETS, Net, quantized, samples
@@ -341,7 +341,7 @@ def test_vendor_forms():
 
 def reads_wide(platform, op_type):
     """Whether the platform's table takes int16."""
-    how = next(target for target in PLATFORMS if target.name == platform).computes(op_type, Curve)
+    how = next(target for target in PLATFORMS if target.name == platform).computes(op_type, CurveArithmetic)
     return how is not None and how.reading is Reading.RIGHT_ONLY
 
 

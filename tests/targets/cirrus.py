@@ -14,20 +14,20 @@ from typing import Any
 
 from lingeronnx.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.graph import ir
-from lingeronnx.ops.layers.conv import Geometry
+from lingeronnx.ops.layers.conv import ConvGeometry
 from lingeronnx.targets import Limit, Target, Vendor, rows
 from lingeronnx.targets.arithmetic import (
     Arithmetic,
     Average,
     Concat,
-    Layer,
+    LayerArithmetic,
     Lstm,
     Product,
     Quantizer,
     Requantize,
     Requantizer,
     RoundingMode,
-    Rows,
+    RowsArithmetic,
     Sum,
 )
 from lingeronnx.targets.limits import ConvLimits, PoolLimits
@@ -40,13 +40,13 @@ _BRICK = 16
 
 def kernel_sides(node: ir.Node, target: Target) -> Any:
     """a kernel is at most {own.side} on a side | let --fit split it into kernels that are added."""
-    kernel = Geometry(node).kernel
+    kernel = ConvGeometry(node).kernel
     return "x".join(map(str, kernel)) if max(kernel) > target.vendor.side else None
 
 
 def steps(node: ir.Node, target: Target) -> Any:
     """a stride is 1, 2 or 3 | let --fit take it apart."""
-    return next((stride for stride in Geometry(node).strides if stride > 3), None)
+    return next((stride for stride in ConvGeometry(node).strides if stride > 3), None)
 
 
 def brick_row(node: ir.Node, target: Target) -> Any:
@@ -109,13 +109,13 @@ CIRRUS = Target(
             **rows(Requantizer(AWAY), "Requant"),
             **rows(Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Slice", "Squeeze"),
             **rows(Arithmetic(), "MaxPool", limits=_POOL),
-            **rows(Layer(AWAY), "Conv2dInt", limits=_CONV),
-            **rows(Layer(AWAY), "LinearInt", "BmmInt", "BatchNorm2dInt"),
+            **rows(LayerArithmetic(AWAY), "Conv2dInt", limits=_CONV),
+            **rows(LayerArithmetic(AWAY), "LinearInt", "BmmInt", "BatchNorm2dInt"),
             **rows(Sum(EVEN), "iqAdd"),
             **rows(Product(AWAY), "iqMul"),
             **rows(Concat(AWAY), "iqCat"),
             **rows(Average(AWAY), "AvgPool2dInt", limits=_POOL),
-            **rows(Rows(EVEN), "SoftmaxInt"),
+            **rows(RowsArithmetic(EVEN), "SoftmaxInt"),
             **rows(Lstm(AWAY), "LSTMInt"),
         }
     ),

@@ -18,7 +18,7 @@ from lingeronnx.targets.arithmetic import (
     Average,
     Concat,
     Divisor,
-    Layer,
+    LayerArithmetic,
     Left,
     Lstm,
     Operands,
@@ -26,13 +26,13 @@ from lingeronnx.targets.arithmetic import (
     Requantize,
     Requantizer,
     RoundingMode,
-    Rows,
+    RowsArithmetic,
     Sum,
     Table,
 )
 from lingeronnx.targets.limits import MatrixLimits, RowLimits
 from lingeronnx.targets.luna import packing
-from lingeronnx.targets.luna.faults import Fault
+from lingeronnx.targets.luna.faults import LunaFault
 from lingeronnx.targets.luna.vendor import Luna
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
@@ -59,7 +59,7 @@ def chip(requantize=DOWN, gates="iofg"):
         exponents=(-5, 12),
         shared_memory=1 << 20,
         vendor=Luna(PACKING),
-        faults=(Fault.AVGPOOL_SCALE,),
+        faults=(LunaFault.AVGPOOL_SCALE,),
         node_attributes={"": {"platform": "nimbus", "platform_quant": "luna_quant"}},
         ops=MappingProxyType(
             {
@@ -67,12 +67,12 @@ def chip(requantize=DOWN, gates="iofg"):
                 **rows(Requantizer(requantize), "Requant"),
                 **rows(Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"),
                 **rows(Arithmetic(), "MaxPool", limits=PACKING.pool),
-                **rows(Layer(requantize), "Conv2dInt", limits=PACKING.conv),
-                **rows(Layer(requantize), "LinearInt", limits=MatrixLimits(rank=3)),
+                **rows(LayerArithmetic(requantize), "Conv2dInt", limits=PACKING.conv),
+                **rows(LayerArithmetic(requantize), "LinearInt", limits=MatrixLimits(rank=3)),
                 **rows(Sum(requantize, Operands.WIDE), "iqAdd"),
                 **rows(Concat(requantize), "iqCat"),
                 **rows(Average(requantize, Divisor.AREA), "AvgPool2dInt", limits=PACKING.pool),
-                **rows(Rows(Requantize(shifts=True)), "SoftmaxInt", limits=RowLimits(max_length=8)),
+                **rows(RowsArithmetic(Requantize(shifts=True)), "SoftmaxInt", limits=RowLimits(max_length=8)),
                 **rows(Lstm(Requantize(shifts=True), Table.VENUSA, gates=gates), "LSTMInt"),
             }
         ),
@@ -149,7 +149,7 @@ def test_what_it_has_not_is_refused():
         lo.quantize(model, samples(model), platform=chip()).report.host_part[0].why == "nimbus has no operator for Sub"
     )
     wrong = chip().with_op("Conv2dInt", arithmetic=Arithmetic(DOWN))
-    with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where Layer belongs"):
+    with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where LayerArithmetic belongs"):
         lo.quantize(model, samples(model), platform=wrong)
 
 

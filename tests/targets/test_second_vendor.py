@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.targets import GENERIC, Target, Vendor
-from lingeronnx.targets.arithmetic import Layer, RoundingMode
+from lingeronnx.targets.arithmetic import LayerArithmetic, RoundingMode
 from tests.nets import Net, depthwise, plain, samples
 from tests.ops.test_recurrent import classifier, inputs
 from tests.targets.cirrus import AWAY, CIRRUS
@@ -77,7 +77,7 @@ def test_its_rounding_is_its_own():
     result, feeds = quantized(model, samples(model)), samples(model, 16, 1)
     down = CIRRUS
     for operator in ("Conv2dInt", "LinearInt"):
-        down = down.with_op(operator, arithmetic=Layer(replace(AWAY, rounding=RoundingMode.DOWN)))
+        down = down.with_op(operator, arithmetic=LayerArithmetic(replace(AWAY, rounding=RoundingMode.DOWN)))
     assert not np.array_equal(
         *(s.run(None, feeds)[0] for s in (result.session(), lo.Session(result.graph, platform=down)))
     )

@@ -14,12 +14,12 @@ from ...formats import CLIP
 from ...graph import ir
 from ...plan.config import QuantConfig
 from ...run.part import chip_part
-from ...targets import Choice, Fitted, Target
+from ...targets import ArgumentChoice, Fitted, Target
 
 __all__ = ["packed_ahead"]
 
 
-def packed_ahead(model: ir.Graph, target: Target) -> tuple[Choice | None, Sequence[Fitted]]:
+def packed_ahead(model: ir.Graph, target: Target) -> tuple[ArgumentChoice | None, Sequence[Fitted]]:
     """Return what becomes of the normalised and fitted float `model` on a chip, and what is done after lowering.
 
     The scales are placeholders: a guess for every activation, made to agree as the chip asks. None for a row without a

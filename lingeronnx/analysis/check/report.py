@@ -13,7 +13,7 @@ from ...alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ...fit import Fitted
 from ...flow.report import FloatNode, rewritten, told_findings, told_floats
 from ...ops import Violation
-from ...targets import Choice, Cost, Finding, by_name
+from ...targets import ArgumentChoice, GraphCost, VerdictFinding, by_name
 
 __all__ = ["Check", "WorkedAround"]
 
@@ -47,7 +47,7 @@ class Check(Sequence[Violation]):
     host_part: Sequence[FloatNode] = ()
     faults: Sequence[WorkedAround] = ()
     notes: Sequence[str] = field(default_factory=list)
-    choice: Choice | None = None
+    choice: ArgumentChoice | None = None
     formed: Sequence[Fitted] = ()
 
     @property
@@ -61,12 +61,12 @@ class Check(Sequence[Violation]):
         return None if self.choice is None else self.choice.verdict.runs_right
 
     @property
-    def findings(self) -> Sequence[Finding]:
+    def findings(self) -> Sequence[VerdictFinding]:
         """What speaks against packing, and as warnings the writes past the plan."""
         return () if self.choice is None else self.choice.verdict.findings
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> GraphCost | None:
         """What the graph costs on the chip; None where it has no plan."""
         return None if self.choice is None else self.choice.verdict.cost
 

@@ -34,7 +34,7 @@ from ...graph.attributes import Attributes, number, scales
 from ...ops import rule_of
 from ...plan import Affine
 from ...targets import Target
-from ...targets.arithmetic import Concat, Curve, Division, Quotient, Reading
+from ...targets.arithmetic import Concat, CurveArithmetic, Division, QuotientArithmetic, Reading
 from ...targets.limits import PadLimits, SliceLimits
 
 __all__ = ["RULES", "Rule", "IntegerNode"]
@@ -173,7 +173,7 @@ def division_scale(seen: IntegerNode, target: Target) -> object:
         return None
     x, y, o = (number(seen.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
     ratio = o * y / x
-    wrong = ratio < 1 or (how is not None and how.quotient is Quotient.UNSCALED and ratio != 1)
+    wrong = ratio < 1 or (how is not None and how.quotient is QuotientArithmetic.UNSCALED and ratio != 1)
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
@@ -181,7 +181,7 @@ def curve_scale(seen: IntegerNode, target: Target) -> object:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
     if seen.form not in (SIGMOID, TANH):
         return None
-    how = target.computes(seen.form.name, Curve)
+    how = target.computes(seen.form.name, CurveArithmetic)
     if how is None or seen.attrs.get("scale_x") is None:
         return None
     x = number(seen.attrs, "scale_x")

@@ -14,7 +14,7 @@ import numpy as np
 from ...graph import ir
 from ...graph.attributes import Attribute
 from ...graph.detached_nodes import loose_node, loose_tensor
-from ...ops.layers.conv import CONV2D, Geometry
+from ...ops.layers.conv import CONV2D, ConvGeometry
 from ...targets import Target
 from .._base import Maker, chained, chunks, conv_of, sum_cost
 
@@ -34,7 +34,7 @@ def split_channels(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str,
     return _by_outputs(model, node, g, weight, target) or _by_inputs(model, node, g, weight, target)
 
 
-def _fits(target: Target, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
+def _fits(target: Target, g: ConvGeometry, inputs: int, outputs: int, group: int) -> bool:
     """Whether a part of so many channels is within all limits."""
     space, result = [int(d or 0) for d in g.source[2:]], [int(d or 0) for d in g.result[2:]]
     attributes = {**_attributes(g), "group": group}
@@ -43,7 +43,7 @@ def _fits(target: Target, g: Geometry, inputs: int, outputs: int, group: int) ->
     return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), target)
 
 
-def _attributes(g: Geometry) -> dict[str, Attribute]:
+def _attributes(g: ConvGeometry) -> dict[str, Attribute]:
     return {
         "kernel_shape": list(g.kernel),
         "strides": list(g.strides),
@@ -62,7 +62,7 @@ def _count(total: int, align: int, fits: Callable[[int], bool]) -> list[tuple[in
 
 
 def _by_outputs(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
+    model: ir.Graph, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
     assert target.conv is not None
     ranges = _count(g.outputs, target.conv.channel_align, lambda size: _fits(target, g, g.inputs, size, 1))
@@ -79,7 +79,7 @@ def _by_outputs(
 
 
 def _by_inputs(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
+    model: ir.Graph, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
     assert target.conv is not None
     ranges = _count(g.inputs, target.conv.channel_align, lambda size: _fits(target, g, size, g.outputs, 1))
@@ -96,7 +96,7 @@ def _by_inputs(
 
 
 def _by_groups(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, target: Target
+    model: ir.Graph, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
     deep, each = g.inputs // g.group, g.outputs // g.group
     ranges = _count(g.group, 1, lambda size: _fits(target, g, size * deep, size * each, size))
@@ -123,7 +123,7 @@ def _part(
     weight: np.ndarray,
     number: int,
     bias: Sequence[ir.Value | None],
-    g: Geometry,
+    g: ConvGeometry,
     group: int,
 ) -> ir.Value:
     held = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")

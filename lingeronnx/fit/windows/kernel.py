@@ -15,7 +15,7 @@ import numpy as np
 
 from ...formats import CONV1D
 from ...graph import ir
-from ...ops.layers.conv import Geometry
+from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
 from ...targets.limits import ConvLimits
 from .._base import Maker, by, chained, conv_of, sum_cost
@@ -26,7 +26,7 @@ _MOST_PARTS = 16
 
 
 @dataclass(frozen=True)
-class _Part:
+class _KernelPart:
     """Taps first .. last of an axis with `before` and `after` zeros around, what to crop from x, and the padding."""
 
     first: int
@@ -82,7 +82,7 @@ def split_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     return f"kernel {by(g.kernel)} split into {len(combined)} that are added ({sizes})", sum_cost(len(combined))
 
 
-def _cropped(make: Maker, parts: tuple[_Part, ...], crops: dict[tuple[int, ...], ir.Value]) -> ir.Value:
+def _cropped(make: Maker, parts: tuple[_KernelPart, ...], crops: dict[tuple[int, ...], ir.Value]) -> ir.Value:
     """Return the input cropped along each axis as `parts` say; the same crop is made once."""
     source = ir.source(make.node)
     key: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ def _cropped(make: Maker, parts: tuple[_Part, ...], crops: dict[tuple[int, ...],
     return source
 
 
-def _taps(weight: np.ndarray, parts: tuple[_Part, ...]) -> np.ndarray:
+def _taps(weight: np.ndarray, parts: tuple[_KernelPart, ...]) -> np.ndarray:
     """Return the weight [O, I/group, *taps] of one part."""
     for axis, part in enumerate(parts, start=2):
         width = [(0, 0)] * weight.ndim
@@ -103,7 +103,7 @@ def _taps(weight: np.ndarray, parts: tuple[_Part, ...]) -> np.ndarray:
     return weight
 
 
-def _parts(g: Geometry, axis: int, target: Target) -> list[_Part] | None:
+def _parts(g: ConvGeometry, axis: int, target: Target) -> list[_KernelPart] | None:
     """Return the parts of one axis; a single one where it fits, None where no split would be within the limits.
 
     Where the platform has no convolution of lines, or not of such ones, a line is an image of height 1.
@@ -115,7 +115,18 @@ def _parts(g: Geometry, axis: int, target: Target) -> list[_Part] | None:
     else:
         most = limits.max_kernel if g.dilations[axis] == 1 else limits.max_kernel_dilated
     if kernel <= most:
-        return [_Part(0, kernel - 1, 0, 0, 0, size, g.pads[axis], g.pads[len(g.kernel) + axis])]
+        return [
+            _KernelPart(
+                first=0,
+                last=kernel - 1,
+                before=0,
+                after=0,
+                start=0,
+                end=size,
+                begin_pad=g.pads[axis],
+                end_pad=g.pads[len(g.kernel) + axis],
+            )
+        ]
     for count in range(-(-kernel // most), kernel + 1):
         each = [kernel // count + (i < kernel % count) for i in range(count)]
         for widths in dict.fromkeys((tuple(each), tuple(reversed(each)))):
@@ -126,7 +137,7 @@ def _parts(g: Geometry, axis: int, target: Target) -> list[_Part] | None:
     return None
 
 
-def _part(g: Geometry, axis: int, limits: ConvLimits, most: int, first: int, last: int) -> _Part | None:
+def _part(g: ConvGeometry, axis: int, limits: ConvLimits, most: int, first: int, last: int) -> _KernelPart | None:
     """Return the part for the taps first .. last, widened by as few zeros as its stride and padding need."""
     size, out = int(g.source[2 + axis] or 0), int(g.result[2 + axis] or 0)
     stride, dilation = g.strides[axis], g.dilations[axis]
@@ -138,7 +149,16 @@ def _part(g: Geometry, axis: int, limits: ConvLimits, most: int, first: int, las
             end = (out - 1) * stride + (high - low) * dilation + 1 - begin - size
             start = max(0, -begin)
             stop = size - (-end if -end >= stride else 0)  # fewer than a stride too many give no further output
-            part = _Part(first, last, before, extra - before, start, stop, max(0, begin), max(0, end))
+            part = _KernelPart(
+                first=first,
+                last=last,
+                before=before,
+                after=extra - before,
+                start=start,
+                end=stop,
+                begin_pad=max(0, begin),
+                end_pad=max(0, end),
+            )
             allowed = min(limits.max_pad, high - low + 1)
             if high - low + 1 >= stride and max(part.begin_pad, part.end_pad) <= allowed and start < stop:
                 return part

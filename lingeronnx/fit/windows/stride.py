@@ -17,7 +17,7 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.attributes import Attribute
-from ...ops.layers.conv import Geometry
+from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
 from .._base import Maker, by, conv_of
 
@@ -52,7 +52,7 @@ def other_stride(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     return f"stride {by(g.strides)}: {what}", cost
 
 
-def _places(g: Geometry, axis: int) -> int | None:
+def _places(g: ConvGeometry, axis: int) -> int | None:
     """Return how many whole strides of the map are read; None where phases cannot be made."""
     size, stride = int(g.source[2 + axis] or 0), g.strides[axis]
     behind = (int(g.result[2 + axis] or 0) - 1) * stride - g.pads[axis] + g.kernel[axis]  # what lies there is padding
@@ -60,7 +60,7 @@ def _places(g: Geometry, axis: int) -> int | None:
     return places if g.group == 1 and g.dilations[axis] == 1 and places * stride <= size else None
 
 
-def _attributes(g: Geometry, axis: int, begin: int, end: int, kernel: int) -> dict[str, Attribute]:
+def _attributes(g: ConvGeometry, axis: int, begin: int, end: int, kernel: int) -> dict[str, Attribute]:
     """Return the attributes of the convolution with stride 1, such padding and so many taps along `axis`."""
     rank = len(g.kernel)
     pads, sizes, strides = list(g.pads), list(g.kernel), list(g.strides)
@@ -68,7 +68,7 @@ def _attributes(g: Geometry, axis: int, begin: int, end: int, kernel: int) -> di
     return {"kernel_shape": sizes, "strides": strides, "pads": pads, "dilations": list(g.dilations), "group": g.group}
 
 
-def _by_phases(make: Maker, g: Geometry, weight: np.ndarray, axis: int, places: int) -> str:
+def _by_phases(make: Maker, g: ConvGeometry, weight: np.ndarray, axis: int, places: int) -> str:
     stride, pad = g.strides[axis], g.pads[axis]
     value = make.crop(ir.source(make.node), 2 + axis, 0, places * stride, "read")
     sizes = [int(d or 1) for d in ir.known_shape(value)[1:]]
@@ -96,7 +96,7 @@ def _by_phases(make: Maker, g: Geometry, weight: np.ndarray, axis: int, places: 
     return f"{stride} phases as channels, with stride 1"
 
 
-def _thinned(make: Maker, g: Geometry, weight: np.ndarray, axis: int) -> str:
+def _thinned(make: Maker, g: ConvGeometry, weight: np.ndarray, axis: int) -> str:
     stride, count, rank = g.strides[axis], int(g.result[2 + axis] or 0), len(g.kernel)
     reach = (g.kernel[axis] - 1) * g.dilations[axis] + 1
     end = stride * count + reach - 1 - int(g.source[2 + axis] or 0) - g.pads[axis]

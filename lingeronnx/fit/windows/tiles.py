@@ -26,7 +26,7 @@ _MOST_PARTS = 32
 
 
 @dataclass(frozen=True)
-class _Window:
+class _TiledWindow:
     """What slides over the map [channels, height, width]; pads as in ONNX, result without the channels."""
 
     source: tuple[int, ...]
@@ -37,7 +37,7 @@ class _Window:
     dilations: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: ir.Node) -> _Window | None:
+    def of(cls, node: ir.Node) -> _TiledWindow | None:
         """Read a Conv or a pool of two dimensions; None for anything else."""
         source, result = ir.shape(node.inputs[0]) or (), ir.shape(node.outputs[0]) or ()
         if len(source) != 4 or len(result) != 4 or None in (*source[1:], *result[1:]):
@@ -72,7 +72,7 @@ def split_map(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str]
     """Cut the map into as few tiles as are within the limits."""
     if node.domain or node.op_type not in operators.WINDOWS - {"ConvTranspose"}:
         return None
-    window = _Window.of(node)
+    window = _TiledWindow.of(node)
     convolves = node.op_type == "Conv"
     if window is None or (convolves and ir.attr(node, "group", 1) != 1):
         return None
@@ -86,7 +86,7 @@ def split_map(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str]
     return None
 
 
-def _cuts(window: _Window, convolves: bool) -> Iterator[tuple[int, int, int]]:
+def _cuts(window: _TiledWindow, convolves: bool) -> Iterator[tuple[int, int, int]]:
     """Yield how often to cut channels, rows and columns: few parts first, of as many the channels, then the rows."""
     most = [1 if convolves else min(_MOST_PARTS, window.source[0])]
     most += [min(_MOST_PARTS, size) for size in window.result]
@@ -95,7 +95,7 @@ def _cuts(window: _Window, convolves: bool) -> Iterator[tuple[int, int, int]]:
     yield from sorted(few, key=lambda way: (math.prod(way), -way[0], -way[1]))
 
 
-def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, int]]], target: Target) -> bool:
+def _fit(node: ir.Node, window: _TiledWindow, ranges: Sequence[Sequence[tuple[int, int]]], target: Target) -> bool:
     """Whether every tile is within the limits, and more than one window of a pool that has several."""
     distinct: set[tuple[int, ...]] = set()
     for among, *places in itertools.product(*ranges):
@@ -131,7 +131,7 @@ def _attributes(node: ir.Node) -> dict[str, Attribute]:
     return {name: ir.attr(node, name) for name in node.attributes}
 
 
-def _emit(model: ir.Graph, node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
+def _emit(model: ir.Graph, node: ir.Node, window: _TiledWindow, ranges: Sequence[Sequence[tuple[int, int]]]) -> None:
     make = Maker(model, node)
     batch = (make.result.shape or ["N"])[0]
     outputs = (ir.shape(make.result) or (1, 1))[1] if node.op_type == "Conv" else None

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import InternalError, ModelError
 from ...fit import Fitted, fit
 from ...graph import ir, operators
-from ...passes import VITAL, PassError, Step, Watch, left_out, normalize, straighten, strict
+from ...passes import VITAL, PassError, PassRun, Watch, left_out, normalize, straighten, strict
 from ...passes.folding.shapes import all_traced, trace_shapes
 from ...plan.config import QuantConfig
 from ...run.runners import FloatRunner
@@ -109,15 +109,15 @@ class Rewriter:
         except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
             raise PassError(_FIT, f"fitting failed: {error}") from error
         if watch is not None:
-            watch(Step(_FIT, len(fitted)), graph)
+            watch(PassRun(_FIT, len(fitted)), graph)
         return fitted
 
-    def _compare(self, source: FloatRunner) -> Callable[[Step, ir.Graph], None]:
+    def _compare(self, source: FloatRunner) -> Callable[[PassRun, ir.Graph], None]:
         """Return a watch that raises behind the first pass that changes an output, and says where."""
         names = [str(v.name) for v in self._original.graph.outputs]
         before = ir.clone(self._original)
 
-        def watch(step: Step, graph: ir.Graph) -> None:
+        def watch(step: PassRun, graph: ir.Graph) -> None:
             nonlocal before
             if not step.changes:
                 return

@@ -14,7 +14,7 @@ from ...alike import grouped, pattern, told
 from ...fit import Fitted
 from ...graph import ir
 from ...ops.macs import macs
-from ...targets import Cost, Finding, Target
+from ...targets import GraphCost, Target, VerdictFinding
 from ..assign.imported_scales import Taken
 from .output_parts import OutputPart
 
@@ -88,8 +88,8 @@ class Report:
     packer: str
     packer_args: str
     notes: Sequence[str]
-    findings: Sequence[Finding] = ()
-    cost: Cost | None = None
+    findings: Sequence[VerdictFinding] = ()
+    cost: GraphCost | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measured_on: str = "on the calibration data"
@@ -155,7 +155,7 @@ class Report:
         }
 
 
-def told_findings(findings: Iterable[Finding], full: bool = False) -> list[str]:
+def told_findings(findings: Iterable[VerdictFinding], full: bool = False) -> list[str]:
     """Return a line for each rule that findings speak of, with its level, the worst of them and their number.
 
     full : a line for each finding.

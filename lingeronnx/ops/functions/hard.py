@@ -78,7 +78,7 @@ class HardSigmoid(Op):
             near = Affine(power_below(127 * alpha / max(beta, 1 - beta)))
             attrs = formats.REQUANT.scales(x, near)
             value, x = low.insert(formats.REQUANT, node, "near", [value], attrs, image_shape(node) or (), near), near
-        return scaled_channels(low, node, "line", value, x, Q7, w, alpha, beta)
+        return scaled_channels(low, node, "line", value, x=x, o=Q7, w=w, factors=alpha, offset=beta)
 
 
 class HardSwish(HardSigmoid):

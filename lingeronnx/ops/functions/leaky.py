@@ -73,9 +73,9 @@ class LeakyRelu(Op):
         assert steep is not None
         value, shape = as_image(low, node, low.integer(node, 0), x), image_shape(node) or ()
         upper = low.insert(formats.RELU, node, "upper", [value], {}, shape, x)
-        mirrored = scaled_channels(low, node, "mirrored", value, x, x, Affine(1.0), -1.0)
+        mirrored = scaled_channels(low, node, "mirrored", value, x=x, o=x, w=Affine(1.0), factors=-1.0)
         lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(steep).max(initial=0)) or 1.0
         w = Affine(2.0 ** min(exponent_below(((1 << (x.bits - 1)) - 1) / top), low.target.exponents[1]), x.bits)
-        scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -steep)
+        scaled = scaled_channels(low, node, "scaled", lower, x=x, o=o, w=w, factors=-steep)
         emit_from_image(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

@@ -19,7 +19,7 @@ from ...graph import ir
 from ...graph.attributes import Attribute
 from ...plan import Affine
 from ...targets import Limit, Target
-from ...targets.arithmetic import Curve, Reading
+from ...targets.arithmetic import CurveArithmetic, Reading
 from .._base import Op, Tie
 from .table import TABLE
 
@@ -77,7 +77,7 @@ class Sigmoid(Op):
 
     def fine(self, target: Target) -> int | None:
         """Return the table's fractional bits, where the table takes int16 anyway."""
-        how = target.computes(self.name, Curve) if self.tabled(target) else None
+        how = target.computes(self.name, CurveArithmetic) if self.tabled(target) else None
         return None if how is None or how.reading is not Reading.RIGHT_ONLY else how.table.fraction
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
@@ -113,7 +113,7 @@ class Sigmoid(Op):
         self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: Sequence[int | None]
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
-        how = low.target.computes(self.name, Curve)
+        how = low.target.computes(self.name, CurveArithmetic)
         if how is None or how.reading is not Reading.RIGHT_ONLY or x.bits > 8:
             return value, x.scale
         if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat

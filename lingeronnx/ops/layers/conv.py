@@ -17,10 +17,10 @@ from ...graph.attributes import Attribute
 from ...targets import Target
 from .._base import Op, Tie, Violation
 
-__all__ = ["Conv1d", "Conv2d", "Geometry", "known"]
+__all__ = ["Conv1d", "Conv2d", "ConvGeometry", "known"]
 
 
-class Geometry:
+class ConvGeometry:
     """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
 
     def __init__(self, node: ir.Node) -> None:
@@ -38,7 +38,7 @@ class Geometry:
         self.result = ir.shape(node.outputs[0]) or ()
 
     @classmethod
-    def image(cls, node: ir.Node) -> Geometry:
+    def image(cls, node: ir.Node) -> ConvGeometry:
         """Return the sizes as those of a two-dimensional convolution; a line is an image of height 1."""
         g = cls(node)
         if len(g.kernel) == 1:
@@ -53,7 +53,7 @@ class Geometry:
         return self.group > 1 and self.group == self.inputs
 
 
-def known(g: Geometry) -> bool:
+def known(g: ConvGeometry) -> bool:
     """Whether all sizes but the batch are known and fit the kernel's rank."""
     return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
 
@@ -117,10 +117,10 @@ class Conv2d(WeightLayer):
 
     def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
         """Kernel, strides, pads, dilations and group, all spelt out."""
-        return self.geometry_attributes(Geometry(node))
+        return self.geometry_attributes(ConvGeometry(node))
 
     @staticmethod
-    def geometry_attributes(g: Geometry) -> dict[str, Attribute]:
+    def geometry_attributes(g: ConvGeometry) -> dict[str, Attribute]:
         """Return the attributes that tell the sizes `g`."""
         return {
             "kernel_shape": list(g.kernel),
@@ -132,7 +132,7 @@ class Conv2d(WeightLayer):
 
     def macs(self, node: ir.Node) -> int:
         """Outputs times the kernel's size."""
-        g = Geometry(node)
+        g = ConvGeometry(node)
         return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
 
 
@@ -156,7 +156,7 @@ class Conv1d(Conv2d):
         if low.target.runs(self.name) and not super().violations(node, low.target):
             super().lower(node, low)
             return
-        g, q = Geometry.image(node), low.read(node, 0)
+        g, q = ConvGeometry.image(node), low.read(node, 0)
         attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low)}
         line = low.integer(node, 0)
         x = low.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)

@@ -10,7 +10,7 @@ from ... import formats
 from ...emit import Lowering
 from ...formats.layers import sum_scale
 from ...graph import ir
-from .conv import Conv2d, Geometry, WeightLayer
+from .conv import Conv2d, ConvGeometry, WeightLayer
 
 __all__ = ["ConvTranspose2d"]
 
@@ -38,7 +38,7 @@ class ConvTranspose2d(WeightLayer):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with a bias in any case."""
-        g = Geometry(node)
+        g = ConvGeometry(node)
         attrs = {
             **Conv2d.geometry_attributes(g),
             **self.lowered_attributes(node, low),

@@ -18,7 +18,7 @@ from ...graph import ir
 from ...graph.attributes import Attribute
 from ...plan import Affine
 from ...targets import Target
-from ...targets.arithmetic import Norm
+from ...targets.arithmetic import NormArithmetic
 from .._base import Op, Tie
 
 __all__ = ["LayerNorm", "as_lines", "short_line"]
@@ -96,7 +96,7 @@ class LayerNorm(Op):
             return array if copies == 1 else np.tile(array.reshape(-1), copies)
 
         weight = low.weight(node, 1, view)
-        how = low.target.computes(self.name, Norm)
+        how = low.target.computes(self.name, NormArithmetic)
         if how is not None and how.factor_bits == 16:
             weight = low.widened(weight)
         bias = low.bias(node, 2, 2.0**FRACTION * w.scale, view) or [

@@ -12,7 +12,7 @@ from ...emit import Lowering
 from ...graph import ir
 from ...targets import Target
 from ...targets.limits import MatrixLimits
-from ..elementwise import Binary
+from ..elementwise import BinaryRule
 
 __all__ = ["Bmm"]
 
@@ -25,7 +25,7 @@ def matrix_rank(node: ir.Node, target: Target) -> object:
     return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
 
 
-class Bmm(Binary):
+class Bmm(BinaryRule):
     """Matrix product, sample by sample."""
 
     format = formats.BMM

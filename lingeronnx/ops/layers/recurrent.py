@@ -270,7 +270,7 @@ class _Recurrent(Op):
         length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
         turned = low.insert(formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q)
         before = 0 if ir.attr(node, "direction") != "reverse" else width - length
-        long = self._padded(node, low, "long", turned, (width, length), width, q, before)
+        long = self._padded(node, low, "long", turned, sizes=(width, length), size=width, q=q, before=before)
         return low.insert(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
 
     def _padded(

@@ -49,12 +49,12 @@ class _Made:
 
     node: ir.Node
     op_type: str
-    inputs: tuple[tuple[_View, _Axes] | ir.Value | np.ndarray | None, ...]
+    inputs: tuple[tuple[_AtomView, _Axes] | ir.Value | np.ndarray | None, ...]
     attributes: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class _View:
+class _AtomView:
     """A tensor of the graph told by its `axes`: what `of` gives, whose own axes are `held`, the batch in front."""
 
     of: ir.Value | _Made
@@ -64,7 +64,7 @@ class _View:
 
 def batch_first(model: ir.Graph) -> Answer:
     """Rewrite the stretches of `model`, counted by the tensors at their ends that were made anew."""
-    changed = _Walk(model).run()
+    changed = _BatchFirstWalk(model).run()
     return Answer(changed, [reason for node in model.graph if (reason := _reason(node)) is not None])
 
 
@@ -81,12 +81,12 @@ def _reason(node: ir.Node) -> Reason | None:
     return Reason(node, f"{what} can be computed with the batch in front" if readers else f"it is {what}")
 
 
-class _Walk:
+class _BatchFirstWalk:
     """One walk through the graph, in its order."""
 
     def __init__(self, model: ir.Graph) -> None:
         self.model = model
-        self.views: dict[ir.Value, _View] = {}
+        self.views: dict[ir.Value, _AtomView] = {}
         self._count = 0
         self._told: list[ir.Node] = []
         self._made: dict[tuple[ir.Value | _Made, _Axes | None], ir.Value] = {}  # keys by identity, and kept alive
@@ -121,14 +121,14 @@ class _Walk:
         self._count += 1
         return () if size == 1 else (_Atom(self._count, size),)
 
-    def _begin(self, value: ir.Value) -> _View | None:
+    def _begin(self, value: ir.Value) -> _AtomView | None:
         """Return the view of a tensor that has the batch in front and nothing else unknown."""
         sizes = ir.shape(value)
         if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
             return None
         self._batch = value.shape[0]
         axes = (*_FRONT, *(self._atom(int(size or 1)) for size in sizes[1:]))
-        return _View(value, axes, axes)
+        return _AtomView(value, axes, axes)
 
     def _enter(self, value: ir.Value) -> None:
         """Tell a graph input whose batch is on another axis than 0."""
@@ -139,11 +139,11 @@ class _Walk:
         self._batch = value.shape[place]
         axes = tuple((_BATCH,) if size is None else self._atom(size) for size in sizes)
         order = [place, *(i for i in range(len(axes)) if i != place)]
-        made = _Made(readers[0], "Transpose", ((_View(value, axes, axes), axes),), {"perm": order})
+        made = _Made(readers[0], "Transpose", ((_AtomView(value, axes, axes), axes),), {"perm": order})
         self._entries.add(made)
-        self.views[value] = _View(made, tuple(axes[i] for i in order), axes)
+        self.views[value] = _AtomView(made, tuple(axes[i] for i in order), axes)
 
-    def _tell(self, node: ir.Node) -> _View | None:
+    def _tell(self, node: ir.Node) -> _AtomView | None:
         """Return the view of the node's output; None where it is in no stretch, or cannot be told."""
         source = node.inputs[0] if node.inputs else None
         view = self.views.get(source) if source is not None else None
@@ -177,7 +177,7 @@ class _Walk:
             return self._along_last(node, view)
         return None
 
-    def _regrouped(self, view: _View, sizes: Sequence[int | None] | None) -> _View | None:
+    def _regrouped(self, view: _AtomView, sizes: Sequence[int | None] | None) -> _AtomView | None:
         """Return the view with its atoms in axes of `sizes`, of which one, with the batch, is not known."""
         if sizes is None or list(sizes).count(None) != 1:
             return None
@@ -208,9 +208,9 @@ class _Walk:
         held = view.held
         while any(a in cuts for axis in held for a in axis):
             held = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in held)
-        return _View(view.of, held, (*front, tuple(atoms), *back[::-1]))
+        return _AtomView(view.of, held, (*front, tuple(atoms), *back[::-1]))
 
-    def _picked(self, node: ir.Node, view: _View) -> _View | None:
+    def _picked(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         """Gather of one position of an axis that is the first part of an axis of what is held: a Slice of that.
 
         Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
@@ -229,11 +229,11 @@ class _Walk:
         made = _cut(view.of, start, held[-1]) if place == len(held) - 1 else None
         if made is None:
             made = _Made(node, "Slice", ((view, view.held), *bounds), {})
-        return _View(made, held, view.axes[:axis] + view.axes[axis + 1 :])
+        return _AtomView(made, held, view.axes[:axis] + view.axes[axis + 1 :])
 
     # ---- what computes ----
 
-    def _apart(self, view: _View, count: int) -> _Axes | None:
+    def _apart(self, view: _AtomView, count: int) -> _Axes | None:
         """Return axes with the batch in front, then the other atoms apart, the last `count` axes as they are."""
         cut = len(view.axes) - count
         first = [a for axis in view.axes[:cut] for a in axis]
@@ -241,7 +241,7 @@ class _Walk:
             return None
         return (*_FRONT, *((a,) for a in first if a != _BATCH), *view.axes[cut:])
 
-    def _product(self, node: ir.Node, view: _View) -> _View | None:
+    def _product(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         weight = ir.const(node.inputs[1])
         if weight is not None:
             return self._linear(node, view, ir.source(node, 1), weight.shape[1]) if weight.ndim == 2 else None
@@ -253,9 +253,9 @@ class _Walk:
         if other is None or one is None or two is None or one[:-2] != two[:-2]:
             return None
         made = _Made(node, "MatMul", ((view, one), (other, two)), {})
-        return _View(made, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
+        return _AtomView(made, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
 
-    def _alike(self, view: _View, axes: _Axes) -> _View | None:
+    def _alike(self, view: _AtomView, axes: _Axes) -> _AtomView | None:
         """Return `view` with the atoms of `axes` for its own in its first axes, where they have the same sizes."""
         names: dict[_Atom, _Atom] = {}
         for mine, wanted in zip(view.axes, axes, strict=False):
@@ -266,25 +266,25 @@ class _Walk:
         def named(groups: _Axes) -> _Axes:
             return tuple(tuple(names.get(a, a) for a in group) for group in groups)
 
-        return _View(view.of, named(view.held), named(view.axes))
+        return _AtomView(view.of, named(view.held), named(view.axes))
 
-    def _along_last(self, node: ir.Node, view: _View) -> _View | None:
+    def _along_last(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         target = self._apart(view, 1)
         if target is None:
             return None
         made = _Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
-        return _View(made, target, view.axes)
+        return _AtomView(made, target, view.axes)
 
-    def _linear(self, node: ir.Node, view: _View, weight: ir.Value | np.ndarray, units: int) -> _View | None:
+    def _linear(self, node: ir.Node, view: _AtomView, weight: ir.Value | np.ndarray, units: int) -> _AtomView | None:
         target = self._apart(view, 1)
         if target is None:
             return None
         last = (self._atom(units),)
-        return _View(
+        return _AtomView(
             _Made(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
         )
 
-    def _gemm(self, node: ir.Node, view: _View) -> _View | None:
+    def _gemm(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         weight = ir.const(node.inputs[1])
         plain = all(ir.attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.attr(node, "transA", 0)
         bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
@@ -296,7 +296,7 @@ class _Walk:
             return product if bias is None else None
         return replace(product, of=_Made(node, "Add", ((product, product.held), node.inputs[2]), {}))
 
-    def _mean(self, node: ir.Node, view: _View) -> _View | None:
+    def _mean(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
         axes = ir.attr(node, "axes") if array is None else array.reshape(-1).tolist()
         if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (_BATCH,):
@@ -309,9 +309,9 @@ class _Walk:
         more = () if array is None else (np.array([place], np.int64),)
         held = target[:place] + target[place + 1 :]
         made = _Made(node, "ReduceMean", ((view, target), *more), attributes)
-        return _View(made, held, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
+        return _AtomView(made, held, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
 
-    def _binary(self, node: ir.Node) -> _View | None:
+    def _binary(self, node: ir.Node) -> _AtomView | None:
         views = [self.views.get(ir.source(node, i)) for i in (0, 1)]
         one, two = views
         if one is not None and two is not None:
@@ -321,7 +321,7 @@ class _Walk:
             target = self._apart(one, 0)
             if other is None or target is None:
                 return None
-            return _View(_Made(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
+            return _AtomView(_Made(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
         view = one or two
         constant = ir.source(node, 1 if one is not None else 0)
         array = ir.const(constant)
@@ -331,11 +331,11 @@ class _Walk:
         if target is None or array.ndim >= len(target):
             return None
         pair = ((view, target), constant) if one is not None else (constant, (view, target))
-        return _View(_Made(node, node.op_type, pair, {}), target, view.axes)
+        return _AtomView(_Made(node, node.op_type, pair, {}), target, view.axes)
 
     # ---- making ----
 
-    def _end(self, node: ir.Node, value: ir.Value, view: _View) -> int:
+    def _end(self, node: ir.Node, value: ir.Value, view: _AtomView) -> int:
         """Let the readers of `value` read what is made anew; return 1."""
         new = self._arranged(view, view.axes, node)
         if value.is_graph_output() and new not in self._nameless:
@@ -347,7 +347,7 @@ class _Walk:
             new.name = name
         return 1
 
-    def _arranged(self, view: _View, target: _Axes, at: ir.Node) -> ir.Value:
+    def _arranged(self, view: _AtomView, target: _Axes, at: ir.Node) -> ir.Value:
         """Return what `view` holds with the axes `target`."""
         value = self._value(view.of, view.held, at)
         key = (view.of, target)
@@ -437,7 +437,7 @@ def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | N
     inner = _cut(view.of, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
     if inner is None or array.size == 1:
         return None
-    less = _View(inner, (*view.held[:-1], last), view.axes)
+    less = _AtomView(inner, (*view.held[:-1], last), view.axes)
     return replace(of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop])))
 
 

@@ -34,7 +34,7 @@ _REDUCES = {kind for kind, what in operators.REDUCES.items() if what in ("mean",
 
 
 @dataclass(frozen=True)
-class _Norm:
+class _FittedNorm:
     """What was found: x is normalised over `axes`; gamma and beta have one value per element of a row."""
 
     axes: tuple[int, ...]
@@ -68,7 +68,7 @@ def _is_root(node: ir.Node) -> bool:
     return node.op_type == "Sqrt" or (power is not None and power.size == 1 and abs(float(power.reshape(()))) == 0.5)
 
 
-def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _Norm] | None:
+def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _FittedNorm] | None:
     """Return (nodes, x, what they compute) of the layer normalisation around `root`; its result is the last node's."""
     place = {id(node): number for number, node in enumerate(model.graph)}
     for x in _sources(root, place):
@@ -77,7 +77,7 @@ def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _No
             continue
         island = FloatIsland(model, ends[-1][1], {str(y.name) for y, _ in ends})
         seen = _probed(island, x)
-        best: tuple[list[ir.Node], ir.Value, _Norm] | None = None
+        best: tuple[list[ir.Node], ir.Value, _FittedNorm] | None = None
         for y, nodes in ends if seen[0] else []:
             if best is not None and not all(_is_affine(node) for node in nodes if node not in best[0]):
                 break
@@ -203,7 +203,7 @@ def _normal(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
 
 def _fitted(
     feeds: Sequence[np.ndarray], results: Sequence[np.ndarray], nodes: Sequence[ir.Node], island: FloatIsland, name: str
-) -> _Norm | None:
+) -> _FittedNorm | None:
     """Return the layer normalisation that gives `results`, what `island` calls `name`, for `feeds`; None for others."""
     if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in zip(feeds, results, strict=True)):
         return None
@@ -211,7 +211,7 @@ def _fitted(
     for axes in [tuple(range(rank - k, rank)) for k in range(1, rank)] + [(axis,) for axis in range(1, rank - 1)]:
         for epsilon in _epsilons(nodes):
             gamma, beta = _affine([_normal(x, axes, epsilon) for x in feeds], results, axes)
-            norm = _Norm(axes, epsilon, *(_snapped(a, nodes) for a in (gamma, beta)))
+            norm = _FittedNorm(axes, epsilon, *(_snapped(a, nodes) for a in (gamma, beta)))
             if all(_agrees(norm, x, y) for x, y in zip(feeds, results, strict=True)) and _small_agrees(
                 norm, island, feeds[0], name
             ):
@@ -256,12 +256,12 @@ def _epsilons(nodes: Sequence[ir.Node]) -> list[float]:
     return sorted((e for e in found if 0 <= e <= _MOST_EPSILON), reverse=True)
 
 
-def _agrees(norm: _Norm, x: np.ndarray, y: np.ndarray) -> bool:
+def _agrees(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
     want = _normal(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
     return float(np.abs(want - y).max()) <= _CLOSE * float(np.abs(y).max())
 
 
-def _small_agrees(norm: _Norm, island: FloatIsland, like: np.ndarray, name: str) -> bool:
+def _small_agrees(norm: _FittedNorm, island: FloatIsland, like: np.ndarray, name: str) -> bool:
     """Whether small inputs agree as well, of a variance that epsilon matters for."""
     if not norm.epsilon:
         return True
@@ -276,7 +276,7 @@ def _small_agrees(norm: _Norm, island: FloatIsland, like: np.ndarray, name: str)
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def _write(model: ir.Graph, nodes: list[ir.Node], x: ir.Value, norm: _Norm) -> None:
+def _write(model: ir.Graph, nodes: list[ir.Node], x: ir.Value, norm: _FittedNorm) -> None:
     """Put the node, between Transposes where its axes are not the last, in the place of `nodes`."""
     last = nodes[-1]
     base, rank = str(last.outputs[0].name), len(ir.shape(x) or ())

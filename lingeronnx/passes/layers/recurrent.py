@@ -87,12 +87,12 @@ def recurrent(model: ir.Graph) -> Answer:
         if (barred := obstacle(node)) is not None:
             why.append(Reason(node, barred))
             continue
-        _Rewrite(model, node).run()
+        _RecurrentWriter(model, node).run()
         changed += 1
     return Answer(changed, why)
 
 
-class _Rewrite:
+class _RecurrentWriter:
     """What replaces one node; new nodes are put in front of it."""
 
     def __init__(self, model: ir.Graph, node: ir.Node) -> None:

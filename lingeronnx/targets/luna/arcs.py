@@ -5,7 +5,20 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from .._target import Target, rows
-from ..arithmetic import Curve, Division, Gru, GruForm, Layer, Lstm, LstmForm, Reading, Row, Rows, Shares, Table
+from ..arithmetic import (
+    CurveArithmetic,
+    Division,
+    Gru,
+    GruForm,
+    LayerArithmetic,
+    Lstm,
+    LstmForm,
+    Reading,
+    RowArithmetic,
+    RowsArithmetic,
+    Shares,
+    Table,
+)
 from ..limits import RecurrentLimits
 from . import packing
 from .common import (
@@ -24,14 +37,14 @@ from .common import (
     norm,
     sums,
 )
-from .faults import Fault, reasons
+from .faults import LunaFault, reasons
 from .trained import trained
 from .vendor import Luna
 
 __all__ = ["ARCS"]
 
 
-FAULTS = (*LATER_FAULTS, Fault.TANH, Fault.LOG_SOFTMAX)
+FAULTS = (*LATER_FAULTS, LunaFault.TANH, LunaFault.LOG_SOFTMAX)
 
 ARCS = Target(
     name="arcs",
@@ -45,10 +58,10 @@ ARCS = Target(
             **layers(ZERO, packing.ARCS),
             **sums(LEFT, either=False),
             **later_average(packing.ARCS),
-            **rows(Layer(ZERO), "Conv1dInt"),
+            **rows(LayerArithmetic(ZERO), "Conv1dInt"),
             **rows(Division(PLAIN), "iqDiv"),
-            **rows(Curve(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
-            **rows(Rows(PLAIN, Shares.DIVIDE, Row.FROM_FIRST), "SoftmaxInt", limits=ROWS),
+            **rows(CurveArithmetic(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
+            **rows(RowsArithmetic(PLAIN, Shares.DIVIDE, RowArithmetic.FROM_FIRST), "SoftmaxInt", limits=ROWS),
             **rows(Lstm(PLAIN, Table.ARCS, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
             **rows(
                 Gru(PLAIN, Table.ARCS, from_zero=True, form=GruForm.HALVED),

@@ -11,21 +11,21 @@ from ..arithmetic import (
     Arithmetic,
     Average,
     Concat,
-    Curve,
+    CurveArithmetic,
     Division,
     Divisor,
     Gate,
-    Layer,
+    LayerArithmetic,
     Left,
-    Norm,
+    NormArithmetic,
     Operands,
     Padding,
     Product,
     Quantizer,
-    Real,
+    RealArithmetic,
     Requantize,
     Requantizer,
-    Rows,
+    RowsArithmetic,
     Sum,
 )
 from ..limits import (
@@ -36,7 +36,7 @@ from ..limits import (
     SliceLimits,
     TransposeLimits,
 )
-from .faults import Fault
+from .faults import LunaFault
 from .packing import Packing
 
 __all__ = [
@@ -67,7 +67,7 @@ def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
     broken = kind.move.broken + kind.move.between_convolutions
     return {
-        **rows(Quantizer(PLAIN, Real.PRODUCT, widest=16), "Quant"),
+        **rows(Quantizer(PLAIN, RealArithmetic.PRODUCT, widest=16), "Quant"),
         **rows(
             Arithmetic(),
             "Dequant",
@@ -86,8 +86,8 @@ def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
         **rows(Concat(LEFT, raises_only=raises_only), "iqCat"),
         **rows(Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_WHOLE)),
         **rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
-        **rows(Layer(REFUSE), "LinearInt", limits=MatrixLimits(rank=3)),
-        **rows(Layer(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
+        **rows(LayerArithmetic(REFUSE), "LinearInt", limits=MatrixLimits(rank=3)),
+        **rows(LayerArithmetic(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
         **rows(Product(REFUSE), "iqMul", limits=OperandLimits(per_channel=True)),
     }
 
@@ -95,9 +95,9 @@ def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
 def layers(requantize: Requantize, kind: Packing) -> dict[str, Support]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
     return {
-        **rows(Layer(replace(requantize, bits=8)), "Conv2dInt", limits=kind.conv),
-        **rows(Layer(requantize), "ConvTranspose2dInt"),
-        **rows(Layer(requantize), "BatchNorm2dInt"),
+        **rows(LayerArithmetic(replace(requantize, bits=8)), "Conv2dInt", limits=kind.conv),
+        **rows(LayerArithmetic(requantize), "ConvTranspose2dInt"),
+        **rows(LayerArithmetic(requantize), "BatchNorm2dInt"),
         **rows(Arithmetic(), "MaxPool", limits=kind.pool),
     }
 
@@ -116,13 +116,13 @@ def later_average(kind: Packing) -> dict[str, Support]:
 #: Operators that are not on a chip's list, as a graph that has them is computed. Nothing here was measured.
 ALSO: Mapping[str, Arithmetic] = MappingProxyType(
     {
-        "Conv1dInt": Layer(PLAIN),
+        "Conv1dInt": LayerArithmetic(PLAIN),
         **dict.fromkeys(("Clip", "Resize", "ShuffleChannel", "iqTable"), Arithmetic()),
         "iqPad": Padding(PLAIN),
         "iqDiv": Division(PLAIN),
-        "iqTanh": Curve(PLAIN),
+        "iqTanh": CurveArithmetic(PLAIN),
         "GluInt": Gate(PLAIN),
-        "LogSoftmaxInt": Rows(PLAIN),
+        "LogSoftmaxInt": RowsArithmetic(PLAIN),
     }
 )
 
@@ -131,28 +131,28 @@ MODES = {"iqAdd": _MODE, "iqSub": _MODE}
 LATER_MODES = {**MODES, "LSTMInt": MappingProxyType({"batch_first": 0})}  # [1, T, I] is what these take for it
 
 COMMON_FAULTS = (
-    Fault.CLIP,
-    Fault.SUB_PLACEMENT,
-    Fault.AVGPOOL_SCALE,
-    Fault.NORM_PLACEMENT,
-    Fault.NORM_RANK,
-    Fault.NORM_AREA,
-    Fault.PRELU,
-    Fault.UNUSED_INPUT,
-    Fault.INPUT_TWICE,
-    Fault.NO_CONSTANT,
-    Fault.SHARED_CONSTANTS,
+    LunaFault.CLIP,
+    LunaFault.SUB_PLACEMENT,
+    LunaFault.AVGPOOL_SCALE,
+    LunaFault.NORM_PLACEMENT,
+    LunaFault.NORM_RANK,
+    LunaFault.NORM_AREA,
+    LunaFault.PRELU,
+    LunaFault.UNUSED_INPUT,
+    LunaFault.INPUT_TWICE,
+    LunaFault.NO_CONSTANT,
+    LunaFault.SHARED_CONSTANTS,
 )
 LATER_FAULTS = (
     *COMMON_FAULTS,
-    Fault.AVGPOOL_GLOBAL,
-    Fault.GRU_FORMAT,
-    Fault.ADD_EXTERNAL,
-    Fault.AFFINE_PLACEMENT,
-    Fault.BATCH,
+    LunaFault.AVGPOOL_GLOBAL,
+    LunaFault.GRU_FORMAT,
+    LunaFault.ADD_EXTERNAL,
+    LunaFault.AFFINE_PLACEMENT,
+    LunaFault.BATCH,
 )
 
 
 def norm(factor_bits: int | None = None, min_length: int = 1) -> dict[str, Support]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
-    return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=replace(_NORM, min_length=min_length))
+    return rows(NormArithmetic(PLAIN, factor_bits), "LayerNormInt", limits=replace(_NORM, min_length=min_length))

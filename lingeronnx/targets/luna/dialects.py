@@ -35,7 +35,7 @@ from ...formats.rows import FRACTION, THIRD_FRACTION
 from ...graph import ir
 from ...plan import Affine
 from .._target import Target
-from ..arithmetic import Curve, Reading
+from ..arithmetic import CurveArithmetic, Reading
 
 __all__ = ["translate"]
 
@@ -161,7 +161,7 @@ def _take_requant_in(work: _Work, form: Format, node: ir.Node, attrs: dict[str, 
 
 def _reads_wide(target: Target, form: Format) -> bool:
     """Whether the row's table takes int16."""
-    how = target.computes(form.name, Curve)
+    how = target.computes(form.name, CurveArithmetic)
     return how is not None and how.reading is Reading.RIGHT_ONLY
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
 
-__all__ = ["Fault", "reasons"]
+__all__ = ["LunaFault", "reasons"]
 
 
-class Fault(Enum):
+class LunaFault(Enum):
     """A fault of an executor.
 
     key : its short name in reports and docs/numerics.md; two forms of one fault share it. text : what users read.
@@ -163,12 +163,12 @@ class Fault(Enum):
 
 #: Fault -> the operator that is not in a chip's list, or not written, because of it.
 _OPERATORS = {
-    Fault.CLIP: "Clip", Fault.CONV1D: "Conv1dInt", Fault.PRELU: "PRelu", Fault.DIV_SCALE: "iqDiv",
-    Fault.TANH: "iqTanh", Fault.SOFTMAX: "SoftmaxInt", Fault.LOG_SOFTMAX: "LogSoftmaxInt",
-    Fault.LUT_CONSTANT: "iqSigmoid", Fault.GRU_HALVED: "GRUInt", Fault.GRU_FORMAT: "GRUInt",
+    LunaFault.CLIP: "Clip", LunaFault.CONV1D: "Conv1dInt", LunaFault.PRELU: "PRelu", LunaFault.DIV_SCALE: "iqDiv",
+    LunaFault.TANH: "iqTanh", LunaFault.SOFTMAX: "SoftmaxInt", LunaFault.LOG_SOFTMAX: "LogSoftmaxInt",
+    LunaFault.LUT_CONSTANT: "iqSigmoid", LunaFault.GRU_HALVED: "GRUInt", LunaFault.GRU_FORMAT: "GRUInt",
 }  # fmt: skip
 
 
-def reasons(faults: Iterable[Fault]) -> Mapping[str, str]:
+def reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
     """Return {operator: why a chip with these faults does not have it, or it is not written}."""
     return MappingProxyType({_OPERATORS[fault]: fault.text for fault in faults if fault in _OPERATORS})

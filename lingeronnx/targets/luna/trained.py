@@ -13,27 +13,27 @@ from ..arithmetic import (
     Arithmetic,
     Average,
     Concat,
-    Curve,
+    CurveArithmetic,
     Division,
     Divisor,
     Gate,
     Gru,
     GruForm,
-    Layer,
+    LayerArithmetic,
     Lstm,
     LstmForm,
-    Norm,
+    NormArithmetic,
     Operands,
     Padding,
     Product,
     Quantizer,
-    Quotient,
+    QuotientArithmetic,
     Reading,
-    Real,
+    RealArithmetic,
     Requantize,
     Requantizer,
-    Row,
-    Rows,
+    RowArithmetic,
+    RowsArithmetic,
     Shares,
     Sum,
     Table,
@@ -44,34 +44,35 @@ __all__ = ["trained"]
 _TOLD = Requantize(shifts=True, rounding=None)
 
 _COMMON: Mapping[str, Arithmetic] = {
-    "Quant": Quantizer(_TOLD, Real.SINGLE),
+    "Quant": Quantizer(_TOLD, RealArithmetic.SINGLE),
     **dict.fromkeys(
         ("Dequant", "Relu", "MaxPool", "Clip", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice",
          "Split", "Gather", "Tile", "Expand"), Arithmetic(),
     ),
     **dict.fromkeys(
-        ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "BatchNorm2dInt"), Layer(_TOLD),
+        ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "BatchNorm2dInt"),
+        LayerArithmetic(_TOLD),
     ),
     "iqMul": Product(_TOLD),
     "iqAdd": Sum(_TOLD, Operands.WIDE),
     "iqCat": Concat(_TOLD),
     "AvgPool2dInt": Average(_TOLD, Divisor.COUNTED),
-    "LayerNormInt": Norm(_TOLD),
+    "LayerNormInt": NormArithmetic(_TOLD),
 }  # fmt: skip
 
 _FIRST: Mapping[str, Arithmetic] = {
     **_COMMON,
     "Requant": Requantizer(Requantize(shifts=True)),
     "iqPad": Padding(_TOLD),
-    "iqDiv": Division(_TOLD, Quotient.SINGLE),
+    "iqDiv": Division(_TOLD, QuotientArithmetic.SINGLE),
     "ShuffleChannel": Arithmetic(),
 }
 
 #: Chip's tables -> what its first generation had besides.
 _FIRST_MORE: Mapping[Table, Mapping[str, Arithmetic]] = {
     Table.VENUS: {
-        **dict.fromkeys(("iqSigmoid", "iqTanh"), Curve(_TOLD, Table.VENUS, Reading.WRAPPED, as_told=True)),
-        "SoftmaxInt": Rows(_TOLD, Shares.NEWTON, Row.AXIS),
+        **dict.fromkeys(("iqSigmoid", "iqTanh"), CurveArithmetic(_TOLD, Table.VENUS, Reading.WRAPPED, as_told=True)),
+        "SoftmaxInt": RowsArithmetic(_TOLD, Shares.NEWTON, RowArithmetic.AXIS),
         "LSTMInt": Lstm(_TOLD, Table.VENUS, trained=True, form=LstmForm.Q7),
         "GRUInt": Gru(_TOLD, Table.VENUS, trained=True, form=GruForm.Q7),
     }
@@ -91,8 +92,8 @@ def _third(table: Table, curves: tuple[str, ...]) -> dict[str, Arithmetic]:
     return {
         **_COMMON,
         "QGlobalAveragePool2d": Average(_TOLD, Divisor.COUNTED),
-        **dict.fromkeys(curves, Curve(_TOLD, table, reading, as_told=True)),
-        "SoftmaxInt": Rows(_TOLD, shares, Row.AXIS),
+        **dict.fromkeys(curves, CurveArithmetic(_TOLD, table, reading, as_told=True)),
+        "SoftmaxInt": RowsArithmetic(_TOLD, shares, RowArithmetic.AXIS),
         "GluInt": Gate(_TOLD, table, any_axis=True),
         "LSTMInt": Lstm(_TOLD, table, trained=True, form=lstm),
         "GRUInt": Gru(_TOLD, table, trained=True, form=gru),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
-from ..verdict import Choice
+from ..verdict import ArgumentChoice
 from .packing import Packs
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ class Luna(Packs):
 
         return safe_names(graph)
 
-    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Choice:
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> ArgumentChoice:
         """Return the packer's arguments and what becomes of the graph under them."""
         from .packer.arguments.choice import choose
         from .packer.judge import judge
 
-        return choose(graph, target) if words is None else Choice(tuple(words), judge(graph, target, words))
+        return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one generation as one of the other."""

@@ -8,23 +8,23 @@ from .._target import Target, rows
 from ..arithmetic import (
     Arithmetic,
     Average,
-    Curve,
+    CurveArithmetic,
     Divisor,
     Gru,
     GruForm,
-    Layer,
+    LayerArithmetic,
     Lstm,
     LstmForm,
     Padding,
     Reading,
-    Rows,
+    RowsArithmetic,
     Shares,
     Table,
 )
 from ..limits import PadLimits, RecurrentLimits
 from . import packing
 from .common import ALSO, COMMON_FAULTS, EXECUTOR, EXPONENTS, MODES, PLAIN, REFUSE, ROWS, common, layers, norm, sums
-from .faults import Fault, reasons
+from .faults import LunaFault, reasons
 from .trained import trained
 from .vendor import Luna
 
@@ -33,18 +33,18 @@ __all__ = ["VENUS"]
 
 FAULTS = (
     *COMMON_FAULTS,
-    Fault.AVGPOOL_AREA,
-    Fault.LSTM_SQUARE,
-    Fault.LSTM_ODD,
-    Fault.LSTM_AREA,
-    Fault.NORM_SHORT,
-    Fault.PAD_READERS,
-    Fault.PRE_PAD,
-    Fault.GRU_HALVED,
-    Fault.DEPTHWISE_MULTIPLIER,
-    Fault.SOFTMAX,
-    Fault.LUT_SCALE,
-    Fault.PAD_MODES,
+    LunaFault.AVGPOOL_AREA,
+    LunaFault.LSTM_SQUARE,
+    LunaFault.LSTM_ODD,
+    LunaFault.LSTM_AREA,
+    LunaFault.NORM_SHORT,
+    LunaFault.PAD_READERS,
+    LunaFault.PRE_PAD,
+    LunaFault.GRU_HALVED,
+    LunaFault.DEPTHWISE_MULTIPLIER,
+    LunaFault.SOFTMAX,
+    LunaFault.LUT_SCALE,
+    LunaFault.PAD_MODES,
 )
 
 VENUS = Target(
@@ -57,12 +57,12 @@ VENUS = Target(
         {
             **common(packing.VENUS),
             **layers(PLAIN, packing.VENUS),
-            **rows(Layer(PLAIN), "Conv1dInt"),
+            **rows(LayerArithmetic(PLAIN), "Conv1dInt"),
             **sums(REFUSE, either=True),
             **rows(Average(PLAIN, Divisor.AREA_IN_A_BYTE), "AvgPool2dInt", limits=packing.VENUS.pool),
             **rows(Padding(PLAIN, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))),
-            **rows(Curve(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
-            **rows(Rows(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, right=False),
+            **rows(CurveArithmetic(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
+            **rows(RowsArithmetic(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, right=False),
             **rows(
                 Lstm(PLAIN, Table.VENUS, from_zero=True, form=LstmForm.Q11),
                 "LSTMInt",

@@ -5,7 +5,20 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from .._target import Target, rows
-from ..arithmetic import Curve, Division, Gate, Gru, GruForm, Lstm, LstmForm, Quotient, Reading, Rows, Shares, Table
+from ..arithmetic import (
+    CurveArithmetic,
+    Division,
+    Gate,
+    Gru,
+    GruForm,
+    Lstm,
+    LstmForm,
+    QuotientArithmetic,
+    Reading,
+    RowsArithmetic,
+    Shares,
+    Table,
+)
 from ..limits import CurveLimits, RecurrentLimits
 from . import packing
 from .common import (
@@ -24,7 +37,7 @@ from .common import (
     norm,
     sums,
 )
-from .faults import Fault, reasons
+from .faults import LunaFault, reasons
 from .trained import trained
 from .vendor import Luna
 
@@ -32,16 +45,16 @@ __all__ = ["VENUSA"]
 
 FAULTS = (
     *LATER_FAULTS,
-    Fault.LUT_CONSTANT,
-    Fault.TANH,
-    Fault.CONV1D,
-    Fault.CAT_SCALE,
-    Fault.TRANSPOSE,
-    Fault.LINEAR_ROWS,
-    Fault.LSTM_STATE,
-    Fault.SOFTMAX_AREA,
-    Fault.LINEAR_AREA,
-    Fault.DIV_SCALE,
+    LunaFault.LUT_CONSTANT,
+    LunaFault.TANH,
+    LunaFault.CONV1D,
+    LunaFault.CAT_SCALE,
+    LunaFault.TRANSPOSE,
+    LunaFault.LINEAR_ROWS,
+    LunaFault.LSTM_STATE,
+    LunaFault.SOFTMAX_AREA,
+    LunaFault.LINEAR_AREA,
+    LunaFault.DIV_SCALE,
 )
 
 VENUSA = Target(
@@ -56,15 +69,15 @@ VENUSA = Target(
             **layers(ZERO, packing.VENUSA),
             **sums(LEFT, either=False),
             **later_average(packing.VENUSA),
-            **rows(Division(PLAIN, Quotient.UNSCALED), "iqDiv", right=False),
+            **rows(Division(PLAIN, QuotientArithmetic.UNSCALED), "iqDiv", right=False),
             **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
             **rows(
-                Curve(PLAIN, Table.VENUSA, Reading.NOTHING),
+                CurveArithmetic(PLAIN, Table.VENUSA, Reading.NOTHING),
                 "iqSigmoid",
                 right=False,
                 limits=CurveLimits(ranks=(2, 3), max_length=128),
             ),
-            **rows(Rows(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
+            **rows(RowsArithmetic(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
             **rows(Lstm(PLAIN, Table.VENUSA, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
             **rows(
                 Gru(PLAIN, Table.VENUSA, from_zero=True, form=GruForm.HALVED_APART),

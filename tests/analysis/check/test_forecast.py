@@ -10,7 +10,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna import ARCS
-from lingeronnx.targets.luna.faults import Fault
+from lingeronnx.targets.luna.faults import LunaFault
 from tests import nets
 from tests.analysis.check.helpers import small
 
@@ -34,7 +34,7 @@ def test_what_is_foretold_of_the_digits_comes_true(target):
     assert (ahead.packs, ahead.runs_right) == (True, True)
     assert (ahead.choice.line, ahead.cost) == (made.packer_args, made.cost)
     assert "clip" in {met.fault for met in ahead.faults}
-    assert not {met.fault for met in ahead.faults} & {Fault.AVGPOOL_SCALE.key, Fault.AVGPOOL_GLOBAL.key}
+    assert not {met.fault for met in ahead.faults} & {LunaFault.AVGPOOL_SCALE.key, LunaFault.AVGPOOL_GLOBAL.key}
 
 
 def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():

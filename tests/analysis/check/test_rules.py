@@ -8,7 +8,7 @@ from lingeronnx.analysis.check import rules
 from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.luna.faults import Fault
+from lingeronnx.targets.luna.faults import LunaFault
 from lingeronnx.targets.luna.finish.form import REMEDIED
 from lingeronnx.targets.luna.met import _MEETS
 
@@ -67,7 +67,7 @@ def one(op_type, platform, **attributes):
         (
             one("iqSigmoid", "venusA", inputs=[(16.0, 8)], scale_x=16.0, scale_o=128.0),
             "venusA",
-            [Fault.LUT_CONSTANT.text],
+            [LunaFault.LUT_CONSTANT.text],
         ),
         (one("iqDiv", "arcs", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "arcs", []),
         (
@@ -89,10 +89,10 @@ def test_faults_that_scales_bring_about(model, platform, values):
 
 def test_the_faults_known_here_are_some_rows():
     known = {fault for target in PLATFORMS for fault in target.faults}
-    assert set(Fault) == known
+    assert set(LunaFault) == known
     limits = {
-        Fault.AVGPOOL_AREA,
-        Fault.DEPTHWISE_MULTIPLIER,
-        Fault.BATCH,
+        LunaFault.AVGPOOL_AREA,
+        LunaFault.DEPTHWISE_MULTIPLIER,
+        LunaFault.BATCH,
     }  # told by a constraint, or kept by every graph written
     assert known <= {*_MEETS, *limits, *REMEDIED}, "say in luna/met.py which nodes meet the new fault"

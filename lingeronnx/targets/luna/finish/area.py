@@ -18,7 +18,7 @@ from ....graph.names import written
 from ....run.part import chip_part
 from ... import Target
 from ..._target import Fitted
-from ..faults import Fault
+from ..faults import LunaFault
 from ..packer.arguments.choice import choose
 from ..packer.names import safe_names
 from ..packing import packing
@@ -80,7 +80,7 @@ def _certain(node: ir.Node, target: Target) -> int:
     rows = rows_of(node)
     if rows is not None:
         return min(rows[0] * rows[1], 4 * rows[0] * rows[2]) if len(node.inputs) > 2 else 0
-    if node.op_type == CONCAT.name and Fault.LINEAR_AREA in target.faults and not read_by_affine(node.outputs[0]):
+    if node.op_type == CONCAT.name and LunaFault.LINEAR_AREA in target.faults and not read_by_affine(node.outputs[0]):
         parts = [rows_of(maker) if (maker := ir.producer(v)) is not None else None for v in node.inputs]
         result = math.prod(int(d or 1) for d in ir.shape(node.outputs[0]) or ())
         return min(result, LARGEST_AREA) if all(size is not None and size[0] > 1 for size in parts) else 0
@@ -127,10 +127,10 @@ def _softmaxes(graph: ir.Graph, target: Target) -> list[_Wanted]:
 
 _Finder = Callable[[ir.Graph, Target], list[_Wanted]]
 
-_FINDERS: tuple[tuple[Fault, _Finder], ...] = (
-    (Fault.NORM_AREA, _norms),
-    (Fault.SOFTMAX_AREA, _softmaxes),
-    (Fault.LINEAR_AREA, _rows),
+_FINDERS: tuple[tuple[LunaFault, _Finder], ...] = (
+    (LunaFault.NORM_AREA, _norms),
+    (LunaFault.SOFTMAX_AREA, _softmaxes),
+    (LunaFault.LINEAR_AREA, _rows),
 )
 
 

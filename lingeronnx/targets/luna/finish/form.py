@@ -38,7 +38,7 @@ from ....formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ....graph import ir
 from ... import Target
 from ..._target import Fitted
-from ..faults import Fault
+from ..faults import LunaFault
 from .area import SOFTMAX_BYTES, work_area
 from .linear import LARGEST_AREA, means_as_convolutions, parted_rows, rows_joined
 from .lstm import lstm_area, lstm_even, lstm_state
@@ -271,21 +271,21 @@ def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
 
 
 #: Fault -> what is done about it, in this order.
-_REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Target], list[Fitted]]], ...] = (
-    (Fault.UNUSED_INPUT, _read_inputs),
-    (Fault.NO_CONSTANT, _some_constant),
-    (Fault.PAD_READERS, _own_pads),
-    (Fault.PRE_PAD, _own_inputs),
-    (Fault.LSTM_ODD, lstm_even),
-    (Fault.LSTM_AREA, lstm_area),
-    (Fault.LSTM_STATE, lstm_state),
-    (Fault.LINEAR_ROWS, means_as_convolutions),
-    (Fault.SOFTMAX_AREA, _softmax_in_parts),
-    (Fault.LINEAR_AREA, parted_rows),  # after it: a SoftmaxInt in parts plans less
-    (Fault.AFFINE_PLACEMENT, rows_joined),
-    (Fault.INPUT_TWICE, read_once),  # after the softmax: its parts read what it reads several times
-    (Fault.SHARED_CONSTANTS, _own_constants),
-    (Fault.NORM_AREA, work_area),  # last: it asks what becomes of the graph
+_REMEDIES: tuple[tuple[LunaFault, Callable[[ir.Graph, Target], list[Fitted]]], ...] = (
+    (LunaFault.UNUSED_INPUT, _read_inputs),
+    (LunaFault.NO_CONSTANT, _some_constant),
+    (LunaFault.PAD_READERS, _own_pads),
+    (LunaFault.PRE_PAD, _own_inputs),
+    (LunaFault.LSTM_ODD, lstm_even),
+    (LunaFault.LSTM_AREA, lstm_area),
+    (LunaFault.LSTM_STATE, lstm_state),
+    (LunaFault.LINEAR_ROWS, means_as_convolutions),
+    (LunaFault.SOFTMAX_AREA, _softmax_in_parts),
+    (LunaFault.LINEAR_AREA, parted_rows),  # after it: a SoftmaxInt in parts plans less
+    (LunaFault.AFFINE_PLACEMENT, rows_joined),
+    (LunaFault.INPUT_TWICE, read_once),  # after the softmax: its parts read what it reads several times
+    (LunaFault.SHARED_CONSTANTS, _own_constants),
+    (LunaFault.NORM_AREA, work_area),  # last: it asks what becomes of the graph
 )
 
 #: The faults that a rewrite here takes care of.

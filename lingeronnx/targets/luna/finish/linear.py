@@ -12,7 +12,7 @@ from ....graph import ir
 from ....graph.detached_nodes import loose_node, loose_tensor
 from ... import Target
 from ..._target import Fitted
-from ..faults import Fault
+from ..faults import LunaFault
 from ..packer.limits.operators import of_layers
 from .nodes import POINTWISE, joined, pointwise
 
@@ -52,7 +52,7 @@ def rows_joined(graph: ir.Graph, target: Target) -> list[Fitted]:
     As few parts as stay within the work area; parts of half as many outputs as inputs, or less, ask for no more than
     is planned for them where the inputs lie in shared memory.
     """
-    if Fault.LINEAR_ROWS not in target.faults:
+    if LunaFault.LINEAR_ROWS not in target.faults:
         return []
     rows = {node: size for node in graph.graph if (size := rows_of(node)) is not None}
     area = max((_planned(node, rows.get(node)) for node in graph.graph), default=0)
@@ -97,7 +97,17 @@ def means_as_convolutions(graph: ir.Graph, target: Target) -> list[Fitted]:
             continue
         scales = {key: float(ir.attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")}
         shape = [int(d or 1) for d in ir.shape(result) or ()]
-        made = pointwise(graph, source, image, constants, scales, shape, str(result.name), node, target)
+        made = pointwise(
+            graph,
+            source,
+            image,
+            constants=constants,
+            scales=scales,
+            result=shape,
+            name=str(result.name),
+            before=node,
+            target=target,
+        )
         last = made.producer()
         assert last is not None
         graph.graph.remove(last)

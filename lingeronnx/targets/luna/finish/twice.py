@@ -56,7 +56,17 @@ def _copy(graph: ir.Graph, value: ir.Value, scale: float, reader: ir.Node, targe
     weight = np.eye(image[1], dtype=np.int8).reshape(image[1], -1, 1, 1) * ONE
     constants: dict[str, np.ndarray] = {"weight": weight, "bias": np.zeros(image[1], np.int32)}
     scales = {"scale_x": scale, "scale_w": float(ONE), "scale_o": scale}
-    return pointwise(graph, value, image, constants, scales, shape, f"{value.name}_copy", reader, target)
+    return pointwise(
+        graph,
+        value,
+        image,
+        constants=constants,
+        scales=scales,
+        result=shape,
+        name=f"{value.name}_copy",
+        before=reader,
+        target=target,
+    )
 
 
 def _image(shape: list[int]) -> list[int]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from ....formats import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
-from ...verdict import Cost, LayerCost
-from .memory.plan import Memory
-from .net import Net, Step
+from ...verdict import GraphCost, LayerCost
+from .memory.plan import MemoryPlan
+from .net import Net, NetStep
 from .options import PSRAM
 
 __all__ = ["cost_of"]
 
 
-def cost_of(net: Net, memory: Memory, external: int) -> Cost:
+def cost_of(net: Net, memory: MemoryPlan, external: int) -> GraphCost:
     """Return what the prepared graph costs under its plan; external : bytes of the memory outside."""
     seen: set[str] = set()
     layers = [_layer(net, memory, step, seen) for step in net.steps]
@@ -24,7 +24,7 @@ def cost_of(net: Net, memory: Memory, external: int) -> Cost:
     outside = memory.psram + (memory.constants if memory.constants_in == PSRAM else 0)
     shared = {name: spot.size for name, spot in memory.spots.items() if spot.place != PSRAM}
     largest = dict(sorted(shared.items(), key=lambda item: -item[1])[:5])
-    return Cost(
+    return GraphCost(
         layers=layers,
         macs=macs,
         weights=memory.constants,
@@ -41,7 +41,7 @@ def cost_of(net: Net, memory: Memory, external: int) -> Cost:
 _PARTIAL = ("Slice", "Gather")
 
 
-def _layer(net: Net, memory: Memory, step: Step, seen: set[str]) -> LayerCost:
+def _layer(net: Net, memory: MemoryPlan, step: NetStep, seen: set[str]) -> LayerCost:
     """Return one layer; a constant that several read is counted at the first of them."""
     own = net.constants(step)
     weights = sum(memory.stored[t.name] for t in own if t.name not in seen)
@@ -53,18 +53,18 @@ def _layer(net: Net, memory: Memory, step: Step, seen: set[str]) -> LayerCost:
     outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
     fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
     return LayerCost(
-        step.origin or step.name,
-        step.op,
-        _macs(net, step),
-        _width(net, step),
-        weights,
-        sum(touched.values()),
-        memory.areas.get(step.name, 0),
-        outside + fetched,
+        node=step.origin or step.name,
+        op_type=step.op,
+        macs=_macs(net, step),
+        width=_width(net, step),
+        weights=weights,
+        activations=sum(touched.values()),
+        work_area=memory.areas.get(step.name, 0),
+        dma=outside + fetched,
     )
 
 
-def _macs(net: Net, step: Step) -> int:
+def _macs(net: Net, step: NetStep) -> int:
     """Return the multiply-accumulates of a step."""
     shapes = [net.tensors[n].shape for n in step.inputs]
     result = net.tensors[step.outputs[0]]
@@ -80,7 +80,7 @@ def _macs(net: Net, step: Step) -> int:
     return 0
 
 
-def _width(net: Net, step: Step) -> str:
+def _width(net: Net, step: NetStep) -> str:
     """Return the widths of what is multiplied, such as 8x8."""
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
     return "x".join(map(str, widths)) if _macs(net, step) else ""

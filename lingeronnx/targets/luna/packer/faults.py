@@ -18,19 +18,19 @@ from ....formats import (
     QUANT,
     SUB,
 )  # fmt: skip
-from ...verdict import Finding
+from ...verdict import VerdictFinding
 from ..packing import packing
 from .beliefs import unmeasured
-from .memory.findings import Plan, refused, wrong
+from .memory.findings import PlannedNet, refused, wrong
 from .memory.place_faults import PLACED
 from .memory.plan import BUFFERS
-from .net import Step
+from .net import NetStep
 from .options import FLASH, SHARE
 
 __all__ = ["faults", "placement_refused"]
 
 
-def placement_refused(plan: Plan) -> Iterator[Finding]:
+def placement_refused(plan: PlannedNet) -> Iterator[VerdictFinding]:
     """Yield what the packer refuses because of a place."""
     for step in plan.net.steps:
         node, kind = plan.node(step), packing(plan.target)
@@ -47,7 +47,7 @@ def placement_refused(plan: Plan) -> Iterator[Finding]:
                 )
 
 
-def faults(plan: Plan) -> Iterator[Finding]:
+def faults(plan: PlannedNet) -> Iterator[VerdictFinding]:
     """Yield what is not computed right under this plan, work areas apart."""
     kind = packing(plan.target)
     yield from _names(plan)
@@ -63,7 +63,7 @@ def faults(plan: Plan) -> Iterator[Finding]:
             yield from rule(plan, step, plan.node(step))
 
 
-def _names(plan: Plan) -> Iterator[Finding]:
+def _names(plan: PlannedNet) -> Iterator[VerdictFinding]:
     kind = packing(plan.target)
     for tensor in plan.net.values():
         what = ""
@@ -76,7 +76,7 @@ def _names(plan: Plan) -> Iterator[Finding]:
             yield wrong(at, what, f"'{tensor.name}'", "rename it")
 
 
-def _shared(plan: Plan) -> Iterator[Finding]:
+def _shared(plan: PlannedNet) -> Iterator[VerdictFinding]:
     """Constants that several nodes read while their other constants differ, and that are fetched ahead.
 
     A weight is stored in the form that its first reader wants: one of another operator reads it wrong, fetched or not.
@@ -102,15 +102,15 @@ def _shared(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def _users(plan: Plan) -> dict[str, list[Step]]:
-    users: dict[str, list[Step]] = {}
+def _users(plan: PlannedNet) -> dict[str, list[NetStep]]:
+    users: dict[str, list[NetStep]] = {}
     for step in plan.net.steps:
         for tensor in plan.net.constants(step):
             users.setdefault(tensor.name, []).append(step)
     return users
 
 
-def _inputs(plan: Plan) -> Iterator[Finding]:
+def _inputs(plan: PlannedNet) -> Iterator[VerdictFinding]:
     kind = packing(plan.target)
     for name in plan.net.inputs:
         if plan.net.tensors[name].scale is None and kind.needs_scale:
@@ -121,7 +121,7 @@ def _inputs(plan: Plan) -> Iterator[Finding]:
                     )
 
 
-def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
+def _operator(plan: PlannedNet, step: NetStep) -> Iterator[VerdictFinding]:
     kind, node = packing(plan.target), plan.node(step)
     if step.op in (QUANT.name, DEQUANT.name):
         yield wrong(step, "no float operator stands between integers", step.op, "quantize it, or cut the graph")
@@ -161,7 +161,7 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
     yield from _output_scale(plan, step)
 
 
-def _norm(plan: Plan, step: Step) -> Iterator[Finding]:
+def _norm(plan: PlannedNet, step: NetStep) -> Iterator[VerdictFinding]:
     kind, node = packing(plan.target), plan.node(step)
     row = node.inputs[1].elements
     if row < kind.min_norm:
@@ -173,12 +173,12 @@ def _norm(plan: Plan, step: Step) -> Iterator[Finding]:
 
 
 @unmeasured("of a LayerNormInt with two axes, two lines are computed, however many there are; one was measured")
-def _flat_norm(step: Step, rows: int) -> Iterator[Finding]:
+def _flat_norm(step: NetStep, rows: int) -> Iterator[VerdictFinding]:
     if rows > 2:
         yield wrong(step, "a LayerNormInt of two axes has at most two lines", rows, "reshape it before and after")
 
 
-def _output_scale(plan: Plan, step: Step) -> Iterator[Finding]:
+def _output_scale(plan: PlannedNet, step: NetStep) -> Iterator[VerdictFinding]:
     scale, x, y = (step.get(k) for k in ("scale_o", "scale_x", "scale_y"))
     if scale is None or x is None:
         return

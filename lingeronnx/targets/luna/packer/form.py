@@ -34,9 +34,9 @@ from ....formats import (
     TANH,
 )
 from ... import Target
-from ...verdict import Finding
+from ...verdict import VerdictFinding
 from ..packing import NAMES, UNNAMED, packing
-from .net import Net, Step
+from .net import Net, NetStep
 from .options import Options
 
 __all__ = ["check_file", "check_net"]
@@ -70,11 +70,13 @@ _ROUNDED_FIRST = (BMM.name, ADD.name, SUB.name, MUL.name)
 _NAMES = "give the tensor another name"
 
 
-def _packs(node: str, rule: str, value: object, remedy: str) -> Finding:
-    return Finding("packs", node, rule, str(value), remedy)
+def _packs(node: str, rule: str, value: object, remedy: str) -> VerdictFinding:
+    return VerdictFinding("packs", node, rule, str(value), remedy)
 
 
-def check_file(graph: onnx.GraphProto, steps: Sequence[Step], target: Target, options: Options) -> list[Finding]:
+def check_file(
+    graph: onnx.GraphProto, steps: Sequence[NetStep], target: Target, options: Options
+) -> list[VerdictFinding]:
     """Return what the packer refuses of a file as it stands."""
     found = [*_platform(steps, target, options), *_names(graph, steps), *_order(graph, steps), *_inputs(graph, steps)]
     for step in steps:
@@ -83,7 +85,7 @@ def check_file(graph: onnx.GraphProto, steps: Sequence[Step], target: Target, op
     return found
 
 
-def _platform(steps: Sequence[Step], target: Target, options: Options) -> Iterator[Finding]:
+def _platform(steps: Sequence[NetStep], target: Target, options: Options) -> Iterator[VerdictFinding]:
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
     if asked is not None and (
@@ -109,7 +111,7 @@ def _platform(steps: Sequence[Step], target: Target, options: Options) -> Iterat
             return
 
 
-def _names(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
+def _names(graph: onnx.GraphProto, steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
     for name in sorted({n for s in steps for n in s.inputs if n.startswith("Scale")}):
         yield _packs(name, "no tensor that is read has a name that begins with Scale", f"'{name}'", _NAMES)
     constants = {i.name for i in graph.initializer}
@@ -135,7 +137,7 @@ def _names(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
             )
 
 
-def _order(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
+def _order(graph: onnx.GraphProto, steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
     known = {v.name for v in graph.input} | {i.name for i in graph.initializer}
     known |= {n for node in graph.node if node.op_type == "Constant" for n in node.output}
     for step in steps:
@@ -150,7 +152,7 @@ def _order(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
         known |= set(step.outputs)
 
 
-def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
+def _inputs(graph: onnx.GraphProto, steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
     constants = {i.name for i in graph.initializer}
     used = {n for s in steps for n in s.inputs}
     quants = {s.inputs[0] for s in steps if s.op == QUANT.name}
@@ -169,7 +171,7 @@ def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
             yield _packs(value.name, "a graph input without Quant is int8", "float", "declare it int8, or add a Quant")
 
 
-def _operator(step: Step, target: Target) -> Iterator[Finding]:
+def _operator(step: NetStep, target: Target) -> Iterator[VerdictFinding]:
     if step.op in (QUANT.name, DEQUANT.name):
         return
     if step.op not in packing(target).operators:
@@ -192,7 +194,7 @@ def _operator(step: Step, target: Target) -> Iterator[Finding]:
         )
 
 
-def _attributes(step: Step, target: Target) -> Iterator[Finding]:
+def _attributes(step: NetStep, target: Target) -> Iterator[VerdictFinding]:
     wanted = list(REQUIRED.get(step.op, ()))
     first = packing(target).rounding == "platform_quant"
     if step.op in _ROUNDED or first and step.op in _ROUNDED_FIRST or not first and step.op == REQUANT.name:
@@ -213,13 +215,13 @@ def _attributes(step: Step, target: Target) -> Iterator[Finding]:
         yield _packs(step.name, f"o_bits is one of {widths}", bits, "write 8")
 
 
-def check_net(net: Net, target: Target) -> list[Finding]:
+def check_net(net: Net, target: Target) -> list[VerdictFinding]:
     """Return what the packer refuses of the graph that it has read: nothing left, widths, scales."""
     if not net.steps:
         return [_packs("graph", "a node is left when Quant and Dequant are taken out", "none", "pack a larger graph")]
     if not any(net.constants(step) for step in net.steps):
         return [_packs("graph", "a graph has at least one constant", "none", "pack a larger graph")]
-    found: list[Finding] = []
+    found: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
         found += _widths(net, step)
@@ -240,7 +242,7 @@ def check_net(net: Net, target: Target) -> list[Finding]:
     return found
 
 
-def _widths(net: Net, step: Step) -> Iterable[Finding]:
+def _widths(net: Net, step: NetStep) -> Iterable[VerdictFinding]:
     if step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name) and len(step.inputs) > 1:
         weight = net.arrays.get(step.inputs[1])
         if weight is not None and weight.dtype.name != "int8":
@@ -249,7 +251,7 @@ def _widths(net: Net, step: Step) -> Iterable[Finding]:
         yield _packs(step.name, "iqTanh reads 16 bits", f"{8 * net.tensors[step.inputs[0]].width}", "add a Requant")
 
 
-def _scales(step: Step, scales: dict[str, float | None]) -> Iterable[Finding]:
+def _scales(step: NetStep, scales: dict[str, float | None]) -> Iterable[VerdictFinding]:
     keys = ["scale_x", "scale_y"] if step.op != CONCAT.name else [f"scale_x_{i}" for i in range(len(step.inputs))]
     for name, key in zip(step.inputs, keys, strict=False):
         given, known = step.get(key), scales.get(name)

@@ -13,16 +13,16 @@ from ....graph import ir
 from ....graph.detached_nodes import loose_node, loose_tensor
 from ... import PLATFORMS, Target
 from ..._target import rule_text
-from ...verdict import Cost, Finding, Verdict
+from ...verdict import GraphCost, Verdict, VerdictFinding
 from ..packing import packing
 from .cost import cost_of
 from .faults import faults, placement_refused
 from .form import check_file, check_net
 from .limits.operators import REFUSED, WRONG
-from .memory.findings import Plan
+from .memory.findings import PlannedNet
 from .memory.overruns import outputs_past, overruns
-from .memory.plan import Memory, places_of, plan_memory
-from .net import Net, Step
+from .memory.plan import MemoryPlan, places_of, plan_memory
+from .net import Net, NetStep
 from .options import SHARE, Options, parse
 from .places import beliefs
 from .reading.prepare import prepare
@@ -38,12 +38,12 @@ class Judged(Verdict):
     limit : bytes of external memory.
     """
 
-    memory: Memory | None = None
+    memory: MemoryPlan | None = None
     net: Net | None = field(default=None, repr=False, compare=False)
     limit: int = 0
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> GraphCost | None:
         """What the graph costs; None where it has no plan."""
         return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, self.limit)
 
@@ -56,7 +56,7 @@ class Ready:
     """
 
     net: Net | None
-    findings: tuple[Finding, ...]
+    findings: tuple[VerdictFinding, ...]
 
 
 def judge(graph: ir.Graph | onnx.ModelProto, target: Target, args: str | Iterable[str] = ()) -> Judged:
@@ -90,12 +90,12 @@ def make_ready(
     return Ready(prepare(net, target, options), tuple(found))
 
 
-def verdict(ready: Ready, target: Target, options: Options, memory: Memory | None = None) -> Judged:
+def verdict(ready: Ready, target: Target, options: Options, memory: MemoryPlan | None = None) -> Judged:
     """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
     if ready.net is None:
         return _verdict(list(ready.findings), target)
     memory = plan_memory(ready.net, target, options) if memory is None else memory
-    plan = Plan(ready.net, memory, target, options, places_of(ready.net, options))
+    plan = PlannedNet(ready.net, memory, target, options, places_of(ready.net, options))
     found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, target), *faults(plan)]
     found += overruns(ready.net, memory, packing(target).areas, plan.places)
     found += outputs_past(ready.net, memory, packing(target))
@@ -103,16 +103,18 @@ def verdict(ready: Ready, target: Target, options: Options, memory: Memory | Non
     return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
-def _verdict(found: list[Finding], target: Target, memory: Memory | None = None, net: Net | None = None) -> Judged:
+def _verdict(
+    found: list[VerdictFinding], target: Target, memory: MemoryPlan | None = None, net: Net | None = None
+) -> Judged:
     packs = all(f.level != "packs" for f in found)
     right = packs and all(f.level != "right" for f in found)
     findings = tuple(dict.fromkeys(found))
     return Judged(packs, right, findings, memory=memory, net=net, limit=target.external_memory or 0)
 
 
-def _room(net: Net, memory: Memory, target: Target) -> Iterator[Finding]:
+def _room(net: Net, memory: MemoryPlan, target: Target) -> Iterator[VerdictFinding]:
     if not memory.fits:
-        yield Finding(
+        yield VerdictFinding(
             "packs",
             "shared memory",
             f"at most {memory.limit} bytes are needed",
@@ -122,10 +124,12 @@ def _room(net: Net, memory: Memory, target: Target) -> Iterator[Finding]:
     most = target.external_memory
     outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
     if most is not None and outside > most:
-        yield Finding("packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network")
+        yield VerdictFinding(
+            "packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network"
+        )
 
 
-def _fullest(net: Net, memory: Memory) -> str:
+def _fullest(net: Net, memory: MemoryPlan) -> str:
     """Return the bytes that are needed, and what lies there at the node where most is in use."""
     living = memory.living(len(net.steps))
     index = living.index(max(living))
@@ -135,7 +139,7 @@ def _fullest(net: Net, memory: Memory) -> str:
     return f"{memory.need} bytes; {at}"
 
 
-def _more_room(memory: Memory) -> str:
+def _more_room(memory: MemoryPlan) -> str:
     """Return what would help: another chip where one has enough."""
     larger = [target for target in PLATFORMS if target.packs and (target.shared_memory or 0) >= memory.need]
     chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
@@ -149,7 +153,7 @@ class Limits:
         self._row = target
         self._known: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 
-    def broken(self, net: Net, step: Step) -> Iterator[Finding]:
+    def broken(self, net: Net, step: NetStep) -> Iterator[VerdictFinding]:
         """Yield the limits that a step breaks."""
         if step.op not in REFUSED and step.op not in WRONG:
             return
@@ -157,7 +161,7 @@ class Limits:
         if key not in self._known:
             self._known[key] = list(self._ask(_as_node(net, step)))
         for level, *words in self._known[key]:
-            yield Finding(level, step.origin, *words)
+            yield VerdictFinding(level, step.origin, *words)
 
     def _ask(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
         """Yield level, rule, value and remedy."""
@@ -169,7 +173,7 @@ class Limits:
                     yield level, rule, str(value), remedy
 
 
-def _asked(net: Net, step: Step) -> Hashable:
+def _asked(net: Net, step: NetStep) -> Hashable:
     """Return all that `_as_node` takes of a step but for names."""
     inputs = []
     for name in step.inputs:
@@ -183,7 +187,7 @@ def _content(array: np.ndarray) -> tuple[str, bytes]:
     return array.dtype.str, hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 
-def _as_node(net: Net, step: Step) -> ir.Node:
+def _as_node(net: Net, step: NetStep) -> ir.Node:
     """Return a step as a node that the limits read."""
     inputs = []
     for name in step.inputs:

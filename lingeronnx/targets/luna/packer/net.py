@@ -12,11 +12,11 @@ import numpy as np
 from ....formats import PAD
 from .window import rounded
 
-__all__ = ["Net", "Step", "Tensor"]
+__all__ = ["Net", "NetStep", "NetTensor"]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class NetTensor:
     """A tensor: shape, bytes of one element, constant or not; the scale where it is known."""
 
     name: str
@@ -42,7 +42,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Step:
+class NetStep:
     """One node.
 
     origin : the node of the user's graph that it comes from. made : what the packer made it as, "pad" in front of a
@@ -61,7 +61,7 @@ class Step:
         """Return attribute `name`, or `default`."""
         return self.attributes.get(name, default)
 
-    def but(self, **changes: Any) -> Step:
+    def but(self, **changes: Any) -> NetStep:
         """Return the step with other fields."""
         return replace(self, **changes)
 
@@ -70,32 +70,32 @@ class Step:
 class Net:
     """Steps in order, graph inputs and outputs by name, tensors and constant arrays by name."""
 
-    steps: list[Step]
+    steps: list[NetStep]
     inputs: list[str]
     outputs: list[str]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, NetTensor]
     arrays: dict[str, np.ndarray]
     results: list[tuple[str, str, float]] = field(default_factory=list)  # (Dequant, tensor, scale_o) of what vanished
 
-    def readers(self, name: str) -> list[Step]:
+    def readers(self, name: str) -> list[NetStep]:
         """Return the steps that read a tensor."""
         return [step for step in self.steps if name in step.inputs]
 
-    def maker(self, name: str) -> Step | None:
+    def maker(self, name: str) -> NetStep | None:
         """Return the step that writes a tensor; None for graph inputs and constants."""
         return next((step for step in self.steps if name in step.outputs), None)
 
-    def data(self, step: Step) -> list[Tensor]:
+    def data(self, step: NetStep) -> list[NetTensor]:
         """Return the inputs of a step that are computed at run time."""
         return [t for t in (self.tensors[n] for n in step.inputs) if not t.constant]
 
-    def constants(self, step: Step) -> list[Tensor]:
+    def constants(self, step: NetStep) -> list[NetTensor]:
         """Return the constants of a step that take memory: not shapes, positions and the like."""
         keep = KEPT.get(step.op)
         names = step.inputs if keep is None else [n for i, n in enumerate(step.inputs) if i in keep]
         return [t for t in (self.tensors[n] for n in names) if t.constant]
 
-    def values(self) -> Iterator[Tensor]:
+    def values(self) -> Iterator[NetTensor]:
         """Yield the tensors of a run: graph inputs, then every step's outputs."""
         for name in self.inputs:
             yield self.tensors[name]

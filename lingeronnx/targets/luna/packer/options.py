@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ....errors import ConfigError, words_of
-from ...verdict import Finding
+from ...verdict import VerdictFinding
 
 __all__ = ["FLASH", "PSRAM", "SHARE", "Options", "parse"]
 
@@ -38,7 +38,7 @@ class Options:
     parameters: str = PSRAM
     sizes: dict[str, int] = field(default_factory=dict)
     limit: int | None = None
-    problems: tuple[Finding, ...] = ()
+    problems: tuple[VerdictFinding, ...] = ()
 
 
 def parse(args: str | Iterable[str]) -> Options:
@@ -89,15 +89,15 @@ def _number(option: str, text: str) -> int:
         raise ConfigError(f"the packer's argument {option} is a number of bytes, not '{text}'") from None
 
 
-def _places(text: str) -> tuple[dict[str, str], list[Finding]]:
+def _places(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
     """Split ``a:place,b:place``; what does not split so, the packer refuses."""
     places: dict[str, str] = {}
-    problems: list[Finding] = []
+    problems: list[VerdictFinding] = []
     for entry in text.split(",") if text else []:
         parts: Sequence[str] = entry.split(":")
         if len(parts) != 2 or parts[1].lower() not in (SHARE, PSRAM, FLASH):
             rule = f"-m takes name:place, separated by commas; a place is {SHARE}, {PSRAM} or {FLASH}"
-            problems.append(Finding("packs", "-m", rule, f"'{entry}'", "rename the tensor or correct the place"))
+            problems.append(VerdictFinding("packs", "-m", rule, f"'{entry}'", "rename the tensor or correct the place"))
             continue
         places[parts[0]] = parts[1].lower()
     return places, problems

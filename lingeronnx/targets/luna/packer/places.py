@@ -30,10 +30,10 @@ from ....formats import (
     PAD,
     TILE,
 )
-from ...verdict import Finding
+from ...verdict import VerdictFinding
 from ..packing import packing
-from .memory.areas import Node
-from .memory.findings import HALF, Plan
+from .memory.areas import AreaNode
+from .memory.findings import HALF, PlannedNet
 from .memory.plan import IN_PLACE
 from .options import PSRAM, SHARE
 
@@ -97,7 +97,7 @@ RIGHT: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def places_read(node: Node) -> str:
+def places_read(node: AreaNode) -> str:
     """Return the places of a node's data in the letters of the table."""
     data = [t for t in node.inputs if not t.constant]
     letters = [_letter(node, t.name) for t in data]
@@ -108,7 +108,7 @@ def places_read(node: Node) -> str:
     return f"{''.join(letters)}>{_letter(node, node.y.name)}{'/' if scales else ''}{scales}{'+' if large else ''}"
 
 
-def _copied(node: Node) -> str:
+def _copied(node: AreaNode) -> str:
     """Return the shapes of a node that repeats its input, where they are not like those that were measured."""
     source, result = node.x.shape, node.y.shape
     if len(source) in (2, 3) and len(source) == len(result) and source[:-1] == result[:-1]:
@@ -116,11 +116,11 @@ def _copied(node: Node) -> str:
     return f"{'x'.join(map(str, source))} to {'x'.join(map(str, result))}"
 
 
-def _letter(node: Node, name: str) -> str:
+def _letter(node: AreaNode, name: str) -> str:
     return "p" if node.places.get(name, SHARE) == PSRAM else "s"
 
 
-def _rescaled(node: Node) -> str:
+def _rescaled(node: AreaNode) -> str:
     """Return which operands of a sum or a concatenation have another scale than the result."""
     scale = node.step.get("scale_o")
     keys: list[tuple[str, str]] = []
@@ -131,22 +131,22 @@ def _rescaled(node: Node) -> str:
     return "".join(dict.fromkeys(letter for letter, key in keys if node.step.get(key, scale) != scale))
 
 
-def beliefs(plan: Plan) -> Iterator[Finding]:
+def beliefs(plan: PlannedNet) -> Iterator[VerdictFinding]:
     """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
     kind = packing(plan.target)
     for step in plan.net.steps:
         if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
             rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"
-            yield Finding("unmeasured", step.origin, rule, value, "leave the constants in psram")
+            yield VerdictFinding("unmeasured", step.origin, rule, value, "leave the constants in psram")
         if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
             rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
-            yield Finding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
+            yield VerdictFinding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
         if step.op in (TILE.name, EXPAND.name) and (value := _copied(plan.node(step))):
             rule, remedy = f"a {step.op} of anything but the last of two or three axes", "reshape it before and after"
-            yield Finding("unmeasured", step.origin, rule, value, remedy)
+            yield VerdictFinding("unmeasured", step.origin, rule, value, remedy)
         places = places_read(plan.node(step))
         if step.op in IN_PLACE and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
             continue  # nothing is computed
         if "p" in places and places not in RIGHT[kind.areas].get(step.op, "").split():
             rule = f"{step.op} with its tensors in these places (s shared memory, p psram)"
-            yield Finding("unmeasured", step.origin, rule, places, "place them elsewhere (-m)")
+            yield VerdictFinding("unmeasured", step.origin, rule, places, "place them elsewhere (-m)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ....graph import ir
 
-__all__ = ["Window", "by", "is_float", "rounded", "sizes", "text"]
+__all__ = ["PackedWindow", "by", "is_float", "rounded", "sizes", "text"]
 
 
 def by(sides: Sequence[int]) -> str:
@@ -41,7 +41,7 @@ def is_float(node: ir.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Window:
+class PackedWindow:
     """A convolution or a pool over a map [1, channels, height, width]; a line is a map of height 1.
 
     channels, outputs : of one group, as groups become nodes of their own, and of all in a depthwise one
@@ -60,7 +60,7 @@ class Window:
     depthwise: bool
 
     @classmethod
-    def of(cls, node: ir.Node) -> Window | None:
+    def of(cls, node: ir.Node) -> PackedWindow | None:
         """Read the sizes of a float or an integer node; None where they are not known."""
         source = sizes(node.inputs[0])
         weight = sizes(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -77,16 +77,16 @@ class Window:
         group, channels, outputs = _groups(node, source[1], weight)
         depthwise = group > 1 and weight is not None and weight[1] == 1 and group == weight[0]
         found = cls(
-            channels,
-            outputs,
-            source[2],
-            source[3],
-            (kernel[0], kernel[1]),
-            (strides[0], strides[1]),
-            (pads[0], pads[1], pads[2], pads[3]),
-            (dilations[0], dilations[1]),
-            group,
-            depthwise,
+            channels=channels,
+            outputs=outputs,
+            height=source[2],
+            width=source[3],
+            kernel=(kernel[0], kernel[1]),
+            strides=(strides[0], strides[1]),
+            pads=(pads[0], pads[1], pads[2], pads[3]),
+            dilations=(dilations[0], dilations[1]),
+            group=group,
+            depthwise=depthwise,
         )
         # One window has no next: the strides of a float node say nothing, an integer node's are what was written.
         return found.still() if weight is None and is_float(node) and found.single else found
@@ -103,9 +103,9 @@ class Window:
         """Elements of the window."""
         return math.prod(self.kernel)
 
-    def still(self) -> Window:
+    def still(self) -> PackedWindow:
         """Return the window with strides 1."""
-        return Window(**{**vars(self), "strides": (1, 1)})
+        return PackedWindow(**{**vars(self), "strides": (1, 1)})
 
     def line_buffer(self, align: int, width: int = 8, swapped: bool = False) -> int:
         """Return the bytes that one row of results reads, channels and width rounded up; along the other axis."""

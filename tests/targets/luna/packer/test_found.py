@@ -20,7 +20,7 @@ from lingeronnx.targets.luna.packer.arguments.choice import choose
 from lingeronnx.targets.luna.packer.beliefs import UNMEASURED
 from lingeronnx.targets.luna.packer.judge import judge, make_ready
 from lingeronnx.targets.luna.packer.limits import conv as conv_limits
-from lingeronnx.targets.luna.packer.memory.areas import Node
+from lingeronnx.targets.luna.packer.memory.areas import AreaNode
 from lingeronnx.targets.luna.packer.memory.overruns import PERHAPS, written_past
 from lingeronnx.targets.luna.packer.memory.plan import places_of
 from lingeronnx.targets.luna.packer.options import parse
@@ -159,7 +159,7 @@ def test_a_single_output_is_told_of():
     options = parse(words)
     net = make_ready(proto, row, options).net
     places = places_of(net, options)
-    node = Node.of(net, next(s for s in net.steps if s.op == "LinearInt"), places)
+    node = AreaNode.of(net, next(s for s in net.steps if s.op == "LinearInt"), places)
     assert (node.y.shape, node.away) == ((1, 4, 1), True)
     assert PERHAPS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40
     assert list(written_past(net, judge(proto, row, words).memory, "venusA", places)) == []

@@ -12,7 +12,7 @@ import pytest
 
 from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.judge import make_ready
-from lingeronnx.targets.luna.packer.memory.areas import Node
+from lingeronnx.targets.luna.packer.memory.areas import AreaNode
 from lingeronnx.targets.luna.packer.memory.plan import places_of
 from lingeronnx.targets.luna.packer.options import parse
 from lingeronnx.targets.luna.packer.places import RIGHT, places_read
@@ -47,7 +47,7 @@ def measured():
             continue
         places = places_of(net, options)
         for step in net.steps:
-            text = places_read(Node.of(net, step, places))
+            text = places_read(AreaNode.of(net, step, places))
             if "p" in text:
                 found[packing(target).areas][step.op].add(text)
     return {chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())} for chip, ops in found.items()}

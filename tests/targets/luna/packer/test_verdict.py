@@ -13,7 +13,7 @@ from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.packer.arguments.choice import choose
 from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
 from lingeronnx.targets.luna.packer.memory.plan import plan_memory
-from lingeronnx.targets.luna.packer.net import Net, Step, Tensor
+from lingeronnx.targets.luna.packer.net import Net, NetStep, NetTensor
 from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
 from lingeronnx.targets.luna.packing import packing
 from tests import nets
@@ -160,9 +160,9 @@ def test_a_plan_below_a_number_of_bytes(packed, line):
 def sliced(steps):
     """Return a net that is one Slice of a tensor [1, 8, 8] with these constant steps."""
     arrays = {name: np.array(values, np.int64) for name, values in (("s", [0]), ("e", [8]), ("a", [1]), ("t", steps))}
-    tensors = {name: Tensor(name, array.shape, 8, True) for name, array in arrays.items()}
-    tensors |= {"x": Tensor("x", (1, 8, 8)), "y": Tensor("y", (1, 8 // steps[0], 8))}
-    step = Step("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
+    tensors = {name: NetTensor(name, array.shape, 8, True) for name, array in arrays.items()}
+    tensors |= {"x": NetTensor("x", (1, 8, 8)), "y": NetTensor("y", (1, 8 // steps[0], 8))}
+    step = NetStep("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
     return Net([step], ["x"], ["y"], tensors, arrays)
 
 

@@ -23,7 +23,7 @@ from ...packer.memory.plan import room
 from ...packer.names import safe_names
 from ...packer.options import PSRAM, Options
 from .emit import emit
-from .runs import Rows, Run, Tile, runs_from, size
+from .runs import Rows, Tile, TiledRun, runs_from, size
 
 __all__ = ["row_tiles"]
 
@@ -40,7 +40,7 @@ _STARTS = 4  # nodes to go back from the one that is too large, and of those tha
 class _Cut:
     """A run and its tiles."""
 
-    run: Run
+    run: TiledRun
     tiles: tuple[tuple[Rows, Tile], ...]
 
     @property
@@ -181,7 +181,7 @@ def _best(graph: ir.Graph, target: Target, large: ir.Node, limits: Limits) -> tu
     for cut in itertools.islice(_cuts(graph, target, large), _TRIALS):
         copy = ir.clone(graph)
         twins = dict(zip(graph.graph, copy.graph, strict=True))
-        run = Run(tuple(twins[node] for node in cut.run.nodes))
+        run = TiledRun(tuple(twins[node] for node in cut.run.nodes))
         emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
         proto, names = _written(copy, target)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
@@ -232,7 +232,7 @@ def _cuts(graph: ir.Graph, target: Target, large: ir.Node) -> Iterator[_Cut]:
                     yield cut
 
 
-def _cut(run: Run, count: int) -> _Cut | None:
+def _cut(run: TiledRun, count: int) -> _Cut | None:
     """Return the run in `count` tiles; None where they would be too thin."""
     rows = (ir.shape(run.result) or (1, 1, 1))[2] or 1
     if rows < count:

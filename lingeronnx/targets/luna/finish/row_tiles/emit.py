@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from .....formats import QUANT
 from .....graph import ir
 from ..nodes import free, join, part
-from .runs import Rows, Run, Tile
+from .runs import Rows, Tile, TiledRun
 
 __all__ = ["emit"]
 
 
-def emit(graph: ir.Graph, run: Run, tiles: Sequence[tuple[Rows, Tile]]) -> None:
+def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[tuple[Rows, Tile]]) -> None:
     """Put the tiles in place of the run, in place; the result keeps its name, the constants are shared."""
     made: list[ir.Node] = []
     parts = []
@@ -27,7 +27,7 @@ def emit(graph: ir.Graph, run: Run, tiles: Sequence[tuple[Rows, Tile]]) -> None:
                     inputs.append(value)
                     continue
                 rows = tile.reads[node, index]
-                inputs.append(_rows(graph, made, held, value, tile, rows, taken, number))
+                inputs.append(_rows(graph, made, held, value, tile=tile, rows=rows, taken=taken, number=number))
                 index += 1
             held[node.outputs[0]] = _copy(node, inputs, tile, taken, number)
             made.append(held[node.outputs[0]].producer())  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: s
     return made.outputs[0]
 
 
-def _joined(run: Run, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
+def _joined(run: TiledRun, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
     """Return the iqCat of the parts, which are all held at the scale of the result."""
     scale, maker = _scale(run.result)
     name = f"{run.result.name}_joined"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
 from .....graph import ir
 
-__all__ = ["Rows", "Run", "Tile", "runs_from", "size"]
+__all__ = ["Rows", "TiledRun", "Tile", "runs_from", "size"]
 
 #: What slides a window over the rows, and what is computed element by element.
 _WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
@@ -26,7 +26,7 @@ Rows = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Run:
+class TiledRun:
     """Layers in graph order; the last one writes the only tensor that others read."""
 
     nodes: tuple[ir.Node, ...]
@@ -82,7 +82,7 @@ def size(value: ir.Value | None) -> int:
     return 0 if shape is None or None in shape[1:] else math.prod(int(d or 1) for d in shape[1:])
 
 
-def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[Run]:
+def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[TiledRun]:
     """Return the runs that begin with node `first` of `nodes` (graph order) and hold the node `must`, shortest first.
 
     A run grows by what reads from it; it ends where nothing but its last tensor is read outside.
@@ -100,7 +100,7 @@ def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[Run]:
         inside.append(node)
         made.add(node.outputs[0])
         if must in inside and _ends(inside):
-            found.append(Run(tuple(inside)))
+            found.append(TiledRun(tuple(inside)))
     return found
 
 

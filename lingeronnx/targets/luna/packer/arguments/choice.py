@@ -16,11 +16,11 @@ import onnx
 
 from .....graph import ir
 from .... import Target
-from ....verdict import Choice
+from ....verdict import ArgumentChoice
 from ...packing import packing
 from ..judge import Judged, Ready, make_ready, verdict
 from ..memory.needs import least_needs
-from ..memory.plan import Memory, plan_memory, room
+from ..memory.plan import MemoryPlan, plan_memory, room
 from ..options import Options
 from .candidates import Candidate, candidates
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
@@ -29,7 +29,7 @@ __all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "shell
 
 
 @dataclass(frozen=True)
-class Judgement(Choice):
+class Judgement(ArgumentChoice):
     """A choice with all that is known of it."""
 
     verdict: Judged
@@ -63,7 +63,7 @@ def chosen(ready: Ready, target: Target, base: Options) -> Judgement:
     late: list[tuple[int, Candidate]] = []  # what does not fit is judged where nothing else packs
 
     def judged(
-        number: int, candidate: Candidate, memory: Memory | None = None
+        number: int, candidate: Candidate, memory: MemoryPlan | None = None
     ) -> tuple[tuple[int, int, int], Judgement]:
         found = Judgement(candidate.words(base), verdict(ready, target, candidate.options(base), memory))
         return (rank(found.verdict), len(found.verdict.findings), number), found

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .... import Target
-from ....verdict import Finding
+from ....verdict import VerdictFinding
 from ...packing import packing
 from ..judge import Judged, Ready, verdict
 from ..memory.overruns import UNSURE, written_past
@@ -165,12 +165,12 @@ def _weighed(
     return (rank(said), len(doubts), sum(f.value.count(",") for f in doubts)), said
 
 
-def _doubts(said: Judged) -> list[Finding]:
+def _doubts(said: Judged) -> list[VerdictFinding]:
     """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
     return [f for f in said.findings if f.level != "plan"] or [*said.beliefs, *_past(said)]
 
 
-def _past(said: Judged) -> list[Finding]:
+def _past(said: Judged) -> list[VerdictFinding]:
     """Return the warnings of writes behind the plan, but for those that nobody measured."""
     return [f for f in said.findings if f.level == "plan" and f.rule != UNSURE]
 

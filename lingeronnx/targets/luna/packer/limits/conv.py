@@ -6,11 +6,11 @@ import math
 
 from .....formats import QUANT
 from .....graph import ir
-from .....ops.layers.conv import Geometry, known
+from .....ops.layers.conv import ConvGeometry, known
 from .... import Target
 from ...packing import packing
 from ..beliefs import unmeasured
-from ..window import Window, by, rounded, sizes
+from ..window import PackedWindow, by, rounded, sizes
 
 __all__ = [
     "kernel_side", "kernel_dilated", "kernel_line", "line_dilation", "dilated_line", "groups_padded_ahead",
@@ -24,7 +24,7 @@ def kernel_side(node: ir.Node, target: Target) -> object:
     """kernel sides are at most {own.packing.conv.max_kernel} | split the kernel into smaller ones whose results are
     added.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     sides = [k for k, d in zip(w.kernel, w.dilations, strict=True) if d == 1]
@@ -35,7 +35,7 @@ def kernel_dilated(node: ir.Node, target: Target) -> object:
     """kernel sides along a dilated axis are at most {own.packing.conv.max_kernel_dilated} | split the kernel into
     smaller ones whose results are added.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     sides = [k for k, d in zip(w.kernel, w.dilations, strict=True) if d != 1]
@@ -46,7 +46,7 @@ def kernel_line(node: ir.Node, target: Target) -> object:
     """1-D kernels are at most {own.packing.conv.max_kernel_1d} long | split the kernel into shorter ones that are
     added.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     return w.kernel[1] if w.kernel[1] > packing(target).conv.max_kernel_1d else None
@@ -54,7 +54,7 @@ def kernel_line(node: ir.Node, target: Target) -> object:
 
 def line_dilation(node: ir.Node, target: Target) -> object:
     """1-D kernels are not dilated | use a kernel with zeros between."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     return w.dilations[1] if w is not None and w.dilations[1] != 1 else None
 
 
@@ -67,7 +67,7 @@ def groups_padded_ahead(node: ir.Node, target: Target) -> object:
     """a grouped convolution has as many channels in a group as rows in its kernel, and no map lower than the kernel is
     wide: the packer would pad it in a node before | convolve each group by itself.
     """
-    g = Geometry.image(node)
+    g = ConvGeometry.image(node)
     if not packing(target).conv.pre_pad or g.group == 1 or g.weight[1] == 1 or not known(g):
         return None
     small = g.weight[1] < g.kernel[0] or int(g.source[2] or 0) < g.kernel[1]
@@ -76,7 +76,7 @@ def groups_padded_ahead(node: ir.Node, target: Target) -> object:
 
 def line_group(node: ir.Node, target: Target) -> object:
     """a 1-D convolution has one group | write it as a two-dimensional one over a map of height 1."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or packing(target).conv.groups_1d or w.group == 1:
         return None
     return f"{w.group} groups"
@@ -84,7 +84,7 @@ def line_group(node: ir.Node, target: Target) -> object:
 
 def stride_values(node: ir.Node, target: Target) -> object:
     """strides are one of {own.packing.conv.strides} | use a stride of {own.packing.conv.any_stride}."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     return next((s for s in w.strides if s not in packing(target).conv.strides), None)
@@ -92,7 +92,7 @@ def stride_values(node: ir.Node, target: Target) -> object:
 
 def stride_within_kernel(node: ir.Node, target: Target) -> object:
     """a stride is not larger than the kernel | enlarge the kernel with zeros (--fit does)."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     return next((f"stride {s} > kernel {k}" for s, k in zip(w.strides, w.kernel, strict=True) if s > k), None)
@@ -100,7 +100,7 @@ def stride_within_kernel(node: ir.Node, target: Target) -> object:
 
 def pad_side(node: ir.Node, target: Target) -> object:
     """pads are at most {own.packing.conv.max_pad} and not larger than the kernel | pad in a node before."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     limits = [min(packing(target).conv.max_pad, k) for k in w.kernel] * 2
@@ -109,7 +109,7 @@ def pad_side(node: ir.Node, target: Target) -> object:
 
 def dilation_values(node: ir.Node, target: Target) -> object:
     """dilations are one of {own.packing.conv.dilations} | use an undilated kernel."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     return next((d for d in w.dilations if d not in packing(target).conv.dilations), None)
@@ -117,7 +117,7 @@ def dilation_values(node: ir.Node, target: Target) -> object:
 
 def depthwise_multiplier(node: ir.Node, target: Target) -> object:
     """a depthwise convolution has as many outputs as inputs | use a multiplier of 1 and concatenate."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or packing(target).conv.depthwise_multiplier or w.group == 1 or w.depthwise:
         return None
     return f"{w.group} inputs, {w.group * w.outputs} outputs" if w.channels == 1 else None
@@ -125,7 +125,7 @@ def depthwise_multiplier(node: ir.Node, target: Target) -> object:
 
 def group_outputs(node: ir.Node, target: Target) -> object:
     """a convolution with one output per group has one input per group | slice the input and convolve each part."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or w.group == 1 or w.depthwise:
         return None
     return f"{w.group} groups of {w.channels} channels" if w.outputs == 1 else None
@@ -139,7 +139,7 @@ def one_group(node: ir.Node, target: Target) -> object:
 
 def undilated(node: ir.Node, target: Target) -> object:
     """a transposed convolution is not dilated | use a kernel with zeros between."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or max(w.dilations) == 1:
         return None
     return f"dilations {list(w.dilations)}"
@@ -149,7 +149,7 @@ def conv_line_buffer(node: ir.Node, target: Target) -> object:
     """the input rows under a kernel fit {own.packing.conv.slab} bytes ({own.packing.conv.slab_depthwise} for
     depthwise) along one axis | use fewer channels or a narrower map.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     c = packing(target).conv
@@ -161,7 +161,7 @@ def conv_line_buffer_swapped(node: ir.Node, target: Target) -> object:
     """where the stride is above 1, the input rows under a kernel fit {own.packing.conv.slab} bytes without swapping
     axes | use fewer channels or a narrower map.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or max(w.strides) == 1:
         return None
     need, c = w.line_buffer(packing(target).conv.channel_align), packing(target).conv
@@ -172,7 +172,7 @@ def conv_line_buffer_inner(node: ir.Node, target: Target) -> object:
     """the input rows under a kernel, with channels rounded up to 8, fit {own.packing.conv.inner_slab} bytes | use
     fewer channels or a narrower map.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     c = packing(target).conv
@@ -186,7 +186,7 @@ def conv_map(node: ir.Node, target: Target) -> object:
     """the input fits {own.packing.conv.max_map} bytes, with channels and width rounded up to 8, and input and output
     together {own.packing.conv.max_maps} | cut the map into tiles of rows.
     """
-    w, result = Window.of(node), sizes(node.outputs[0])
+    w, result = PackedWindow.of(node), sizes(node.outputs[0])
     if w is None or w.map() <= packing(target).conv.slab:
         return None
     one, both = packing(target).conv.max_map, packing(target).conv.max_maps
@@ -200,7 +200,7 @@ def weight_share(node: ir.Node, target: Target) -> object:
     """the weights of {own.packing.conv.share_outputs} outputs, channels rounded up to 8, fit
     {own.packing.conv.share_weights} bytes | use fewer channels or a smaller kernel.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or w.depthwise:
         return None
     need = rounded(w.channels, 8) * w.area * packing(target).conv.share_outputs
@@ -212,7 +212,7 @@ def weight_shares(node: ir.Node, target: Target) -> object:
     """the weights come in at most {own.packing.conv.max_shares} shares of {own.packing.conv.share_weights} bytes | cut
     the layer over its outputs.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or w.depthwise or packing(target).conv.max_shares is None:
         return None
     kind, one = packing(target).conv, rounded(w.channels, 8) * w.area
@@ -225,7 +225,7 @@ def depthwise_weights(node: ir.Node, target: Target) -> object:
     """the weights of a depthwise convolution, channels rounded up to 8, fit {own.packing.conv.depthwise_weights}
     bytes | convolve the channels in parts.
     """
-    w, most = Window.of(node), packing(target).conv.depthwise_weights
+    w, most = PackedWindow.of(node), packing(target).conv.depthwise_weights
     if w is None or not w.depthwise or most is None:
         return None
     need = rounded(w.channels, 8) * w.area
@@ -236,7 +236,7 @@ def input_below_kernel(node: ir.Node, target: Target) -> object:
     """the input is not smaller than the kernel; the packer adds the pads of the rows to the columns and the other way
     round | pad the map in a node before, or cut the kernel.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     rows, columns = w.pads[0] + w.pads[2], w.pads[1] + w.pads[3]
@@ -260,7 +260,7 @@ def input_with_output(node: ir.Node, target: Target) -> object:
     """input and output together fit {target.shared_memory} bytes ({own.packing.conv.memory_depthwise} for depthwise) |
     make the maps smaller.
     """
-    w, source, result = Window.of(node), sizes(node.inputs[0]), sizes(node.outputs[0])
+    w, source, result = PackedWindow.of(node), sizes(node.inputs[0]), sizes(node.outputs[0])
     if target.shared_memory is None or w is None or source is None or result is None:
         return None
     need = math.prod(source[1:]) + math.prod(result[1:])

@@ -8,7 +8,7 @@ from .....graph import ir
 from .... import Target
 from ...packing import packing
 from ..beliefs import unmeasured
-from ..window import Window, by
+from ..window import PackedWindow, by
 from .conv import stride_within_kernel
 
 __all__ = [
@@ -27,7 +27,7 @@ def pool_pads(node: ir.Node, target: Target) -> object:
     """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
     node before.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     most: float = math.inf
@@ -42,7 +42,7 @@ def pool_sides(node: ir.Node, target: Target) -> object:
     """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
     two steps.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     most = packing(target).pool.max_kernel_named if _named(node) else packing(target).pool.max_kernel
@@ -58,7 +58,7 @@ def pool_line_buffer(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
     {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or max(w.kernel) > packing(target).pool.free_side:
         return None
     return _pool_line_buffer(w, target)
@@ -68,13 +68,13 @@ def pool_line_buffer_free(node: ir.Node, target: Target) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
     narrower map or a smaller window.
     """
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None or packing(target).pool.free_right:
         return None
     return _pool_line_buffer(w, target)
 
 
-def _pool_line_buffer(w: Window, target: Target) -> str | None:
+def _pool_line_buffer(w: PackedWindow, target: Target) -> str | None:
     align = packing(target).pool.channel_align
     need = min(w.line_buffer(align), w.line_buffer(align, swapped=True))
     return f"{need} bytes" if need > packing(target).pool.slab else None
@@ -86,7 +86,7 @@ def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
     swapping axes, unless a side is above {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller
     window.
     """
-    w, kind = Window.of(node), packing(target).pool
+    w, kind = PackedWindow.of(node), packing(target).pool
     if w is None or max(w.strides) == 1 or max(w.kernel) > kind.free_side:
         return None
     need = w.line_buffer(kind.channel_align)
@@ -97,7 +97,7 @@ def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
     """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = Window.of(node), packing(target).pool.inner_slab_max
+    w, most = PackedWindow.of(node), packing(target).pool.inner_slab_max
     if w is None or most is None:
         return None
     return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
@@ -107,7 +107,7 @@ def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
     """the input rows under an averaging window, with channels rounded up to 8, fit
     {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w, most = Window.of(node), packing(target).pool.inner_slab_average
+    w, most = PackedWindow.of(node), packing(target).pool.inner_slab_average
     if w is None or most is None:
         return None
     return f"{w.line_buffer(8)} bytes" if w.line_buffer(8) > most else None
@@ -117,7 +117,7 @@ def pool_map_average(node: ir.Node, target: Target) -> object:
     """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
     8 | cut the map into tiles of rows.
     """
-    w, most = Window.of(node), packing(target).pool.max_map_average
+    w, most = PackedWindow.of(node), packing(target).pool.max_map_average
     if w is None or most is None:
         return None
     return f"{w.map()} bytes" if w.map() > most else None
@@ -127,7 +127,7 @@ def pool_map_odd(node: ir.Node, target: Target) -> object:
     """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
     up to 8 | cut the map into tiles of rows, or use an even window.
     """
-    w, most = Window.of(node), packing(target).pool.max_map_odd
+    w, most = PackedWindow.of(node), packing(target).pool.max_map_odd
     if w is None or most is None or not any(k % 2 for k in w.kernel):
         return None
     return f"{w.map()} bytes" if w.map() > most else None
@@ -137,7 +137,7 @@ def pool_ceil(node: ir.Node, target: Target) -> object:
     """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
     if not ir.attr(node, "ceil_mode", 0):
         return None
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return "ceil_mode 1"
     rest = [(n + w.pads[i] + w.pads[i + 2] - w.kernel[i]) % w.strides[i] for i, n in enumerate((w.height, w.width))]
@@ -146,7 +146,7 @@ def pool_ceil(node: ir.Node, target: Target) -> object:
 
 def average_area(node: ir.Node, target: Target) -> object:
     """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
-    w = Window.of(node)
+    w = PackedWindow.of(node)
     if w is None:
         return None
     return f"{w.area} elements" if w.area > packing(target).pool.max_average_area else None
@@ -156,7 +156,7 @@ def whole_map_area(node: ir.Node, target: Target) -> object:
     """an average over the whole map is over a power of two of elements, or over at most
     {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
     """
-    w, each = Window.of(node), packing(target).pool.area_per_channel
+    w, each = PackedWindow.of(node), packing(target).pool.area_per_channel
     if w is None or each is None or not w.single:
         return None
     power = w.area & (w.area - 1) == 0

@@ -28,34 +28,34 @@ from .....formats import (
     SOFTMAX,
     SUB,
 )
-from ..net import Net, Step, Tensor
+from ..net import Net, NetStep, NetTensor
 from ..options import PSRAM, SHARE
 from ..window import rounded
 
-__all__ = ["AREAS", "Node", "area"]
+__all__ = ["AREAS", "AreaNode", "area"]
 
 
-class Node(NamedTuple):
+class AreaNode(NamedTuple):
     """A step with its tensors and their places."""
 
-    step: Step
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    step: NetStep
+    inputs: tuple[NetTensor, ...]
+    outputs: tuple[NetTensor, ...]
     places: Mapping[str, str]
 
     @classmethod
-    def of(cls, net: Net, step: Step, places: Mapping[str, str]) -> Node:
+    def of(cls, net: Net, step: NetStep, places: Mapping[str, str]) -> AreaNode:
         """Look the tensors up."""
         tensors = net.tensors
         return cls(step, tuple([tensors[n] for n in step.inputs]), tuple([tensors[n] for n in step.outputs]), places)
 
     @property
-    def x(self) -> Tensor:
+    def x(self) -> NetTensor:
         """Return the first input."""
         return self.inputs[0]
 
     @property
-    def y(self) -> Tensor:
+    def y(self) -> NetTensor:
         """Return the first output."""
         return self.outputs[0]
 
@@ -69,27 +69,27 @@ class Node(NamedTuple):
         return self.places.get(self.y.name, SHARE) == PSRAM
 
 
-Rule = Callable[[Node], int]
+Rule = Callable[[AreaNode], int]
 _HALF = 65536
 
 
 # ---- convolutions ------------------------------------------------------------------------------------------------
 
 
-def _conv_row(node: Node, align: int) -> int:
+def _conv_row(node: AreaNode, align: int) -> int:
     _, channels, _, width = node.x.shape
     return rounded(channels, align) * rounded(width, 8 * node.step.get("strides", [1, 1])[1])
 
 
-def _depthwise(node: Node) -> bool:
+def _depthwise(node: AreaNode) -> bool:
     return int(node.step.get("group", 1)) > 1
 
 
-def _conv_arcs(node: Node) -> int:
+def _conv_arcs(node: AreaNode) -> int:
     return node.y.planned if node.away else 0
 
 
-def _conv_venusa(node: Node) -> int:
+def _conv_venusa(node: AreaNode) -> int:
     if not node.away:
         return 0
     if _conv_row(node, 8) * node.x.shape[2] <= _HALF:
@@ -104,7 +104,7 @@ def _conv_venusa(node: Node) -> int:
     return channels * max(rows, height - (count - 1) * rows) * width
 
 
-def _conv_venus(node: Node) -> int:
+def _conv_venus(node: AreaNode) -> int:
     _, channels, height, width = node.x.shape
     source, result = math.prod(node.x.shape[1:]), math.prod(node.y.shape[1:])
     row = _conv_row(node, 8)
@@ -123,24 +123,24 @@ def _conv_venus(node: Node) -> int:
     return part + result if deep else max(part, result)
 
 
-def _deconv_venusa(node: Node) -> int:
+def _deconv_venusa(node: AreaNode) -> int:
     return min(_HALF, node.y.elements) if node.outside(1) else 0
 
 
 # ---- products ----------------------------------------------------------------------------------------------------
 
 
-def _rows(node: Node) -> tuple[int, int, int]:
+def _rows(node: AreaNode) -> tuple[int, int, int]:
     """Return (M, N, L): M rows of N to L."""
     columns = node.x.shape[-1]
     return node.x.elements // columns, columns, node.y.shape[-1]
 
 
-def _linear_arcs(node: Node) -> int:
+def _linear_arcs(node: AreaNode) -> int:
     return node.x.planned + node.y.planned
 
 
-def _linear_venusa(node: Node) -> int:
+def _linear_venusa(node: AreaNode) -> int:
     m, n, _ = _rows(node)
     if rounded(m, 4) * rounded(n, 8) > _HALF:
         return max(node.x.planned, node.y.planned)
@@ -155,7 +155,7 @@ def _parted(m: int, n: int) -> int:
     return math.ceil(m / count)
 
 
-def _moved(node: Node, m: int, n: int, columns: int) -> int:
+def _moved(node: AreaNode, m: int, n: int, columns: int) -> int:
     part = _parted(m, n)
     if node.outside() and node.away:
         return part * max(n, columns) + 4 * part * columns
@@ -164,12 +164,12 @@ def _moved(node: Node, m: int, n: int, columns: int) -> int:
     return part * columns if node.away else 0
 
 
-def _linear_venus(node: Node) -> int:
+def _linear_venus(node: AreaNode) -> int:
     m, n, columns = _rows(node)
     return (4 * node.y.planned if len(node.inputs) > 2 else 0) + _moved(node, m, n, columns)
 
 
-def _bmm_venus(node: Node) -> int:
+def _bmm_venus(node: AreaNode) -> int:
     m, n, columns = node.x.shape[-2], node.x.shape[-1], node.y.shape[-1]
     return _moved(node, m, n, columns) + (n * columns if node.outside(1) else 0)
 
@@ -177,23 +177,23 @@ def _bmm_venus(node: Node) -> int:
 # ---- pools -------------------------------------------------------------------------------------------------------
 
 
-def _map(node: Node) -> int:
+def _map(node: AreaNode) -> int:
     _, channels, height, width = node.x.shape
     return rounded(channels, 8) * height * rounded(width, 8 * (node.step.get("strides") or [1, 1])[1])
 
 
-def _max_venus(node: Node) -> int:
+def _max_venus(node: AreaNode) -> int:
     if _map(node) > _HALF:
         return max(61440, node.y.planned)
     return node.y.planned if node.away else 0
 
 
-def _max_later(node: Node) -> int:
+def _max_later(node: AreaNode) -> int:
     return min(node.y.planned, _HALF) if node.away else 0
 
 
 def _average(scaled: int) -> Rule:
-    def rule(node: Node) -> int:
+    def rule(node: AreaNode) -> int:
         kernel = node.step.get("kernel_shape")
         area = math.prod(kernel)
         power = area & (area - 1) == 0
@@ -209,83 +209,83 @@ def _average(scaled: int) -> Rule:
 # ---- rows and elements -------------------------------------------------------------------------------------------
 
 
-def _layer_norm(node: Node) -> int:
+def _layer_norm(node: AreaNode) -> int:
     row = node.inputs[1].elements
     return max(4 * row, 2 * row + 8)
 
 
-def _batch_norm(node: Node) -> int:
+def _batch_norm(node: AreaNode) -> int:
     return 4 * math.prod(node.x.shape[2:])
 
 
-def _lstm_venus(node: Node) -> int:
+def _lstm_venus(node: AreaNode) -> int:
     return 32 * int(node.step.get("hidden_size"))
 
 
-def _lstm_later(node: Node) -> int:
+def _lstm_later(node: AreaNode) -> int:
     return _lstm_venus(node) + sum(t.planned for t in node.inputs if t.constant)
 
 
-def _glu(node: Node) -> int:
+def _glu(node: AreaNode) -> int:
     axis, shape = int(node.step.get("dim", -1)), node.x.shape
     return 7 * shape[axis] * (math.prod(shape[:axis]) if axis >= 0 else 1)
 
 
-def _softmax_axis(node: Node) -> int:
+def _softmax_axis(node: AreaNode) -> int:
     found = node.step.get("axis", node.step.get("dim", -1))
     return int(found) % len(node.x.shape)
 
 
-def _softmax_venus(node: Node) -> int:
+def _softmax_venus(node: AreaNode) -> int:
     return min(2 * node.x.shape[_softmax_axis(node)], _HALF)
 
 
-def _softmax_arcs(node: Node) -> int:
+def _softmax_arcs(node: AreaNode) -> int:
     return min(4 * node.x.planned + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _HALF)
 
 
-def _softmax_venusa(node: Node) -> int:
+def _softmax_venusa(node: AreaNode) -> int:
     return min(6 * node.x.elements + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _HALF)
 
 
-def _relu(node: Node) -> int:
+def _relu(node: AreaNode) -> int:
     return min((node.x.planned if node.outside() else 0) + (node.y.planned if node.away else 0), _HALF)
 
 
-def _transpose(node: Node) -> int:
+def _transpose(node: AreaNode) -> int:
     need = (node.x.planned if node.outside() else 0) + (node.y.planned if node.away and node.x.planned >= _HALF else 0)
     return min(need, _HALF)
 
 
-def _sides(node: Node) -> list[bool]:
+def _sides(node: AreaNode) -> list[bool]:
     """Return for both operands whether a copy is made: at another scale than the output's, or in PSRAM."""
     scales = [node.step.get("scale_x"), node.step.get("scale_y")]
     return [scale != node.step.get("scale_o") or node.outside(i) for i, scale in enumerate(scales)]
 
 
-def _add(node: Node) -> int:
+def _add(node: AreaNode) -> int:
     needs = _sides(node)
     if node.away:
         return max(node.x.planned, sum(needs) * node.x.planned)
     return node.x.planned if all(needs) else 0
 
 
-def _add_venusa(node: Node) -> int:
+def _add_venusa(node: AreaNode) -> int:
     return min(_add(node), _HALF)
 
 
-def _sub(node: Node) -> int:
+def _sub(node: AreaNode) -> int:
     return sum(_sides(node)) * node.x.planned
 
 
-def _mul(node: Node) -> int:
+def _mul(node: AreaNode) -> int:
     left, right = node.x.shape, node.inputs[1].shape
     if len(left) == 4 and len(right) == 4 and right[2:] == (1, 1) and left != right:
         return left[2] * left[3] * (left[1] + 1)
     return 0
 
 
-def _copy(node: Node) -> int:
+def _copy(node: AreaNode) -> int:
     return node.x.planned
 
 
@@ -293,11 +293,11 @@ def _times(factor: int) -> Rule:
     return lambda node: factor * node.x.planned
 
 
-def _cat_venusa(node: Node) -> int:
+def _cat_venusa(node: AreaNode) -> int:
     return min(_HALF, node.y.elements) if node.away else 0
 
 
-def _cat(node: Node) -> int:
+def _cat(node: AreaNode) -> int:
     scale = node.step.get("scale_o")
     rescaled = any(node.step.get(f"scale_x_{i}", scale) != scale for i in range(len(node.inputs)))
     if not rescaled or not (node.away or any(node.outside(i) for i in range(len(node.inputs)))):
@@ -357,7 +357,7 @@ AREAS: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
 FOLLOWS = (AVG_POOL2D.name, PAD.name, MUL.name)
 
 
-def area(node: Node, table: str) -> tuple[str, int]:
+def area(node: AreaNode, table: str) -> tuple[str, int]:
     """Return (place, bytes) of the work area of a node; 0 bytes for none."""
     rule = AREAS[table].get(node.step.op)
     place = PSRAM if node.step.op in FOLLOWS and node.outside() else SHARE

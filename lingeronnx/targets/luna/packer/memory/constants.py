@@ -7,13 +7,13 @@ import math
 from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D
 from .... import Target
 from ...packing import packing
-from ..net import Net, Step, Tensor
+from ..net import Net, NetStep, NetTensor
 from ..window import rounded
 
 __all__ = ["stored_bytes", "stored_constants"]
 
 
-def stored_bytes(step: Step, index: int, tensor: Tensor, target: Target) -> int:
+def stored_bytes(step: NetStep, index: int, tensor: NetTensor, target: Target) -> int:
     """Return the bytes of constant input `index` of a step, rounded up to 16."""
     if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
         return tensor.planned
@@ -34,7 +34,7 @@ def stored_bytes(step: Step, index: int, tensor: Tensor, target: Target) -> int:
     return rounded(need, 16)
 
 
-def _plain(tensor: Tensor, target: Target) -> int:
+def _plain(tensor: NetTensor, target: Target) -> int:
     align, limit = packing(target).conv.share_outputs, packing(target).conv.share_weights
     outputs, channels, kh, kw = tensor.shape
     one = rounded(channels, 8) * kh * kw
@@ -46,7 +46,7 @@ def _plain(tensor: Tensor, target: Target) -> int:
     return count * one
 
 
-def _depthwise(tensor: Tensor, target: Target) -> int:
+def _depthwise(tensor: NetTensor, target: Target) -> int:
     outputs, _, kh, kw = tensor.shape
     return (
         rounded(outputs, packing(target).conv.depthwise_align) * rounded(kh, packing(target).conv.depthwise_rows) * kw

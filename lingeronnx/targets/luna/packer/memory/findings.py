@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .... import Target
-from ....verdict import Finding
-from ..net import Net, Step
+from ....verdict import VerdictFinding
+from ..net import Net, NetStep
 from ..options import Options
-from .areas import Node
-from .plan import Memory
+from .areas import AreaNode
+from .plan import MemoryPlan
 
-__all__ = ["HALF", "RESHAPED", "Plan", "refused", "wrong"]
+__all__ = ["HALF", "RESHAPED", "PlannedNet", "refused", "wrong"]
 
 #: The executors copy at most so many bytes at once.
 HALF = 65536
@@ -22,25 +22,25 @@ RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedNet:
     """A planned graph: all that a fault may depend on."""
 
     net: Net
-    memory: Memory
+    memory: MemoryPlan
     target: Target
     options: Options
     places: Mapping[str, str]
 
-    def node(self, step: Step) -> Node:
+    def node(self, step: NetStep) -> AreaNode:
         """Look a step's tensors up."""
-        return Node.of(self.net, step, self.places)
+        return AreaNode.of(self.net, step, self.places)
 
 
-def wrong(step: Step, rule: str, value: object, remedy: str) -> Finding:
+def wrong(step: NetStep, rule: str, value: object, remedy: str) -> VerdictFinding:
     """Return a finding on what packs and is not computed right."""
-    return Finding("right", step.origin, rule, str(value), remedy)
+    return VerdictFinding("right", step.origin, rule, str(value), remedy)
 
 
-def refused(step: Step, rule: str, value: object, remedy: str) -> Finding:
+def refused(step: NetStep, rule: str, value: object, remedy: str) -> VerdictFinding:
     """Return a finding on what the packer refuses."""
-    return Finding("packs", step.origin, rule, str(value), remedy)
+    return VerdictFinding("packs", step.origin, rule, str(value), remedy)

@@ -6,9 +6,9 @@ import itertools
 
 from .... import Target
 from ...packing import packing
-from ..net import Net, Step
+from ..net import Net, NetStep
 from ..options import PSRAM, SHARE
-from .areas import Node, area
+from .areas import AreaNode, area
 from .plan import IN_PLACE
 
 __all__ = ["least_needs"]
@@ -27,7 +27,7 @@ def least_needs(net: Net, target: Target) -> dict[str, int]:
     return found
 
 
-def _least(net: Net, step: Step, table: str) -> int:
+def _least(net: Net, step: NetStep, table: str) -> int:
     names = dict.fromkeys(n for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant)
     constants = dict.fromkeys(n for n in step.inputs if net.tensors[n].constant)
     if len(names) > _SIDES or step.op in IN_PLACE:
@@ -35,7 +35,7 @@ def _least(net: Net, step: Step, table: str) -> int:
     needs = []
     for *places, stored in itertools.product((SHARE, PSRAM), repeat=len(names) + 1):
         given = {**dict(zip(names, places, strict=True)), **dict.fromkeys(constants, stored)}
-        where, size = area(Node.of(net, step, given), table)
+        where, size = area(AreaNode.of(net, step, given), table)
         held = sum(net.tensors[name].planned for name in names if given[name] == SHARE)
         needs.append(held + (size if where == SHARE else 0))
     return min(needs)

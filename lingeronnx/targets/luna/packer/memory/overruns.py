@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
-from ....verdict import Finding
+from ....verdict import VerdictFinding
 from ...packing import Packing
 from ..beliefs import unmeasured
-from ..net import Net, Step
+from ..net import Net, NetStep
 from ..options import PSRAM, SHARE
 from ..window import rounded
-from .areas import Node
-from .plan import Memory, Spot
+from .areas import AreaNode
+from .plan import MemoryPlan, Spot
 
 __all__ = ["OVERRUNS", "PERHAPS", "UNSURE", "Overrun", "outputs_past", "overruns", "written_past"]
 
@@ -23,27 +23,27 @@ __all__ = ["OVERRUNS", "PERHAPS", "UNSURE", "Overrun", "outputs_past", "overruns
 Span = tuple[int, int]
 
 #: Need = what is written, counted from the start of the work area.
-Need = Callable[[Node], tuple[Span, ...]]
+Need = Callable[[AreaNode], tuple[Span, ...]]
 
 
 def _from_start(need: int) -> tuple[Span, ...]:
     return ((0, need),) if need else ()
 
 
-def _single(node: Node) -> bool:
+def _single(node: AreaNode) -> bool:
     return list(node.step.get("kernel_shape")) == list(node.x.shape[2:])
 
 
-def _average(node: Node) -> tuple[Span, ...]:
+def _average(node: AreaNode) -> tuple[Span, ...]:
     area = math.prod(node.step.get("kernel_shape"))
     return _from_start(area + 4 * node.x.shape[1] if _single(node) and area & (area - 1) == 0 else 0)
 
 
-def _norm_venus(node: Node) -> tuple[Span, ...]:
+def _norm_venus(node: AreaNode) -> tuple[Span, ...]:
     return _from_start(8 * node.inputs[1].elements)
 
 
-def _norm_later(node: Node) -> tuple[Span, ...]:
+def _norm_later(node: AreaNode) -> tuple[Span, ...]:
     """Scratch of a row, copies of the factor (T bytes) and the bias (4 T), and 16 T behind these the row itself.
 
     A factor in shared memory is not copied, nor is the bias: the row then lies 16 T behind the bias itself (`inside`).
@@ -54,34 +54,34 @@ def _norm_later(node: Node) -> tuple[Span, ...]:
     return (0, 13 * row + 8), (25 * row + 8, 27 * row + 8)
 
 
-def _lstm_venus(node: Node) -> tuple[Span, ...]:
+def _lstm_venus(node: AreaNode) -> tuple[Span, ...]:
     return _from_start(40 * int(node.step.get("hidden_size")))
 
 
-def _linear_venusa(node: Node) -> tuple[Span, ...]:
+def _linear_venusa(node: AreaNode) -> tuple[Span, ...]:
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
     return _from_start(rows * (outputs + max(outputs, columns)) if node.away and rows > 1 else 0)
 
 
 @unmeasured("a single output makes as many more bytes as are planned; 96 were seen behind one plan")
-def _linear_perhaps(node: Node) -> int:
+def _linear_perhaps(node: AreaNode) -> int:
     """Return the bytes that a LinearInt with one output may write, where those of others are not the whole truth."""
     rows = node.x.elements // node.x.shape[-1]
     return 2 * node.x.elements if node.y.shape[-1] == 1 and node.away and rows > 1 else 0
 
 
-def _glu(node: Node) -> tuple[Span, ...]:
+def _glu(node: AreaNode) -> tuple[Span, ...]:
     lines = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
     return _from_start(7 * lines * node.x.shape[-1])
 
 
-def _softmax_venusa(node: Node) -> tuple[Span, ...]:
+def _softmax_venusa(node: AreaNode) -> tuple[Span, ...]:
     """What lay between the planned area and 16 bytes for each element came to no harm, whoever read it later."""
     return ((16 * node.x.elements, 22 * node.x.elements),)
 
 
-def _relu_later(node: Node) -> tuple[Span, ...]:
+def _relu_later(node: AreaNode) -> tuple[Span, ...]:
     return _from_start(node.x.bytes if node.outside() or node.away else 0)
 
 
@@ -102,7 +102,7 @@ OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
 )
 
 #: Packing.areas -> operator -> bytes from the start of the work area that may be written; they are told of, no more.
-PERHAPS: Mapping[str, Mapping[str, Callable[[Node], int]]] = {"venusA": {LINEAR.name: _linear_perhaps}}
+PERHAPS: Mapping[str, Mapping[str, Callable[[AreaNode], int]]] = {"venusA": {LINEAR.name: _linear_perhaps}}
 
 #: Operators that stop, or err, where the work area is too small, whatever lies behind it.
 _STRICT = ("Relu",)
@@ -113,7 +113,7 @@ UNSURE = "a LinearInt of one output stays within its work area, for all that is 
 _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a larger work area"
 
 
-def workspace(net: Net, memory: Memory) -> Spot | None:
+def workspace(net: Net, memory: MemoryPlan) -> Spot | None:
     """Return the work area that all nodes use: the one of the first node that needs one."""
     areas = [spot for spot in memory.spots.values() if spot.kind == "area"]
     return min(areas, key=lambda spot: spot.first, default=None)
@@ -126,21 +126,21 @@ class Overrun:
     sure : it was measured that it writes behind the memory that is planned in all, if it does.
     """
 
-    step: Step
+    step: NetStep
     need: int
     end: int
     hit: tuple[str, ...]
     sure: bool
 
 
-def written_past(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
+def written_past(net: Net, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
     """Yield every node that writes past the work area."""
     block = workspace(net, memory)
     if block is None:
         return
     for index, step in enumerate(net.steps):
         rule = OVERRUNS[table].get(step.op)
-        node = Node.of(net, step, places)
+        node = AreaNode.of(net, step, places)
         spans = () if rule is None else rule(node)
         perhaps = PERHAPS.get(table, {}).get(step.op)
         known = max((end for _, end in spans), default=0)
@@ -156,7 +156,7 @@ def written_past(net: Net, memory: Memory, table: str, places: Mapping[str, str]
         yield Overrun(step, need, block.offset + need, tuple(sorted(hit)), sure)
 
 
-def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Finding]:
+def overruns(net: Net, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[VerdictFinding]:
     """Yield a finding for every node that writes past its work area onto something alive, or past the plan."""
     block = workspace(net, memory)
     if block is None:
@@ -167,20 +167,20 @@ def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) ->
         value = f"{found.need} bytes, {block.size} are planned"
         if found.hit or step.op in _STRICT:
             where = f"; {', '.join(found.hit)} lies behind" if found.hit else ""
-            yield Finding("right", step.origin, text, f"{value}{where}", _REMEDY)
+            yield VerdictFinding("right", step.origin, text, f"{value}{where}", _REMEDY)
         elif found.end > _end(memory, block):
             written = "are written" if found.sure else "may be written"
             past = f"{value}; {found.end - _end(memory, block)} bytes behind the plan {written}"
-            yield Finding("plan", step.origin, text if found.sure else UNSURE, past, _REMEDY)
+            yield VerdictFinding("plan", step.origin, text if found.sure else UNSURE, past, _REMEDY)
 
 
-def _end(memory: Memory, spot: Spot) -> int:
+def _end(memory: MemoryPlan, spot: Spot) -> int:
     """Return where the memory ends that is reserved in the place of `spot`: the plan, rounded up to 64."""
     return rounded(memory.shared if spot.place == SHARE else memory.psram, 64)
 
 
 def _hits(
-    net: Net, memory: Memory, place: str, span: Span, index: int, exposed: Mapping[str, Span] = MappingProxyType({})
+    net: Net, memory: MemoryPlan, place: str, span: Span, index: int, exposed: Mapping[str, Span] = MappingProxyType({})
 ) -> list[str]:
     """Return what is alive at node `index` within the bytes `span` of a place.
 
@@ -204,31 +204,31 @@ def _hits(
 
 
 #: What an operator may hit without harm, told by what is left.
-Exposed = Callable[[Node, Memory, Spot, str], Mapping[str, Span]]
+Exposed = Callable[[AreaNode, MemoryPlan, Spot, str], Mapping[str, Span]]
 _NOTHING = (0, 0)
 
 
-def _all_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[str, Span]:
+def _all_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
     return {}
 
 
-def _linear_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[str, Span]:
+def _linear_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
     """The input has been read when the sums are written."""
     return {} if _kept(node, memory) else {node.x.name: _NOTHING}
 
 
-def _softmax_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[str, Span]:
+def _softmax_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
     """All is read before anything is written here, and written after all."""
     return {node.y.name: _NOTHING, **({} if _kept(node, memory) else {node.x.name: _NOTHING})}
 
 
-def _average_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[str, Span]:
+def _average_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
     """The output is hit only by the sums, behind the ones."""
     own, ones = memory.spots[node.y.name], block.offset + math.prod(node.x.shape[2:])
     return {node.y.name: _NOTHING} if own.offset <= ones else {}
 
 
-def _norm_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[str, Span]:
+def _norm_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -> dict[str, Span]:
     """Row by row: the scratch of one row is written over the results of those before and the inputs of those behind.
 
     Constants have been copied from their buffer before the first row; only the copies may lie over what is still to be
@@ -246,7 +246,7 @@ def _norm_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[s
     return found
 
 
-def _kept(node: Node, memory: Memory) -> bool:
+def _kept(node: AreaNode, memory: MemoryPlan) -> bool:
     """Whether the input is read again later."""
     return memory.spots[node.x.name].last > memory.spots[node.y.name].first
 
@@ -259,7 +259,7 @@ _EXPOSED: Mapping[str, Exposed] = {
 }
 
 
-def outputs_past(net: Net, memory: Memory, kind: Packing) -> Iterator[Finding]:
+def outputs_past(net: Net, memory: MemoryPlan, kind: Packing) -> Iterator[VerdictFinding]:
     """Yield a finding for every output of which more bytes are written than planned, where these hit something."""
     for index, step in enumerate(net.steps):
         name, need, what = _written(net, step, kind)
@@ -273,20 +273,22 @@ def outputs_past(net: Net, memory: Memory, kind: Packing) -> Iterator[Finding]:
             hit.append("the executor's own memory")
         text, value = f"{what} stays where it is planned", f"{need} bytes, {spot.size} are planned"
         if hit:
-            yield Finding("right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY)
+            yield VerdictFinding("right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY)
         elif over > 0:
-            yield Finding("plan", step.origin, text, f"{value}; {over} bytes behind the plan are written", _REMEDY)
+            yield VerdictFinding(
+                "plan", step.origin, text, f"{value}; {over} bytes behind the plan are written", _REMEDY
+            )
 
 
 @unmeasured("the last cell of an LSTMInt is worked on where it lies, though nobody reads it later")
-def _cell_hit(step: Step, memory: Memory, place: str, span: Span) -> list[str]:
+def _cell_hit(step: NetStep, memory: MemoryPlan, place: str, span: Span) -> list[str]:
     """Return the last cell of an LSTMInt that lies within the bytes `span` of a place; no row had it there."""
     cells = [memory.spots[name] for name in step.outputs[2:] if step.op == LSTM.name and name in memory.spots]
     hit = [c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells]
     return [step.outputs[2]] if any(hit) else []
 
 
-def _written(net: Net, step: Step, kind: Packing) -> tuple[str, int, str]:
+def _written(net: Net, step: NetStep, kind: Packing) -> tuple[str, int, str]:
     """Return an output, the bytes written to it, and what it is: a last state in 32 bits, two lines whatever it has."""
     if step.op == LSTM.name and kind.wide_states and len(step.outputs) > 1:
         return step.outputs[1], 4 * net.tensors[step.outputs[1]].elements, "the last state of an LSTMInt"

@@ -20,10 +20,10 @@ from ...packing import packing
 from ..net import Net
 from ..options import PSRAM, SHARE, Options
 from ..window import rounded
-from .areas import Node, area
+from .areas import AreaNode, area
 from .constants import stored_constants
 
-__all__ = ["BUFFERS", "IN_PLACE", "Memory", "Spot", "plan_memory", "room", "sums"]
+__all__ = ["BUFFERS", "IN_PLACE", "MemoryPlan", "Spot", "plan_memory", "room", "sums"]
 
 #: Nodes that fetch their constants ahead.
 PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
@@ -48,7 +48,7 @@ class Spot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryPlan:
     """A plan.
 
     spots : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not counted
@@ -107,14 +107,14 @@ def places_of(net: Net, options: Options) -> dict[str, str]:
 
 
 @overload
-def plan_memory(net: Net, target: Target, options: Options) -> Memory: ...
+def plan_memory(net: Net, target: Target, options: Options) -> MemoryPlan: ...
 
 
 @overload
-def plan_memory(net: Net, target: Target, options: Options, below: int) -> Memory | None: ...
+def plan_memory(net: Net, target: Target, options: Options, below: int) -> MemoryPlan | None: ...
 
 
-def plan_memory(net: Net, target: Target, options: Options, below: int | None = None) -> Memory | None:
+def plan_memory(net: Net, target: Target, options: Options, below: int | None = None) -> MemoryPlan | None:
     """Return the plan of a prepared graph; with `below` None where it needs that many bytes or more.
 
     What lives at once needs a block each, which often says so before there is a plan.
@@ -146,7 +146,19 @@ def plan_memory(net: Net, target: Target, options: Options, below: int | None = 
         return None
     spots = best.spots(items)
     limit = room(target, options)
-    return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, shared + held, stored, users)
+    return MemoryPlan(
+        spots=spots,
+        shared=shared,
+        psram=psram,
+        areas=areas,
+        constants=total,
+        constants_in=options.parameters,
+        prefetched=fetched,
+        limit=limit,
+        need=shared + held,
+        stored=stored,
+        buffers=users,
+    )
 
 
 def room(target: Target, options: Options) -> int:
@@ -200,7 +212,7 @@ def _areas(net: Net, target: Target, places: Mapping[str, str]) -> tuple[dict[st
     wanted: dict[str, int] = {}
     ends = [len(net.steps), -1]
     for index, step in enumerate(net.steps):
-        place, size = area(Node.of(net, step, places), packing(target).areas)
+        place, size = area(AreaNode.of(net, step, places), packing(target).areas)
         if size > 0:
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)
@@ -267,7 +279,7 @@ class _Blocks:
         return list(itertools.accumulate(self.sizes, initial=0))
 
 
-class _Layout:
+class _SpotLayout:
     """The blocks of every place, and the block of every item that has one."""
 
     def __init__(self) -> None:
@@ -310,21 +322,21 @@ def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
     return found
 
 
-def _by_size(items: Sequence[_Item], owners: Mapping[str, _Item]) -> _Layout:
+def _by_size(items: Sequence[_Item], owners: Mapping[str, _Item]) -> _SpotLayout:
     """The largest first; what is made in place takes a block for its root's life, and does not use it."""
-    layout = _Layout()
+    layout = _SpotLayout()
     for item in sorted(items, key=lambda item: -item.size):
         layout.put(item, owners[item.root or item.name])
     return layout
 
 
-def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _Layout:
+def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _SpotLayout:
     """The node with the most living bytes first, and of a node the largest first."""
     alive: list[list[_Item]] = [[] for _ in range(nodes)]
     for item in sorted(owners, key=lambda item: -item.size):
         for here in alive[item.first : item.last + 1]:
             here.append(item)
-    layout = _Layout()
+    layout = _SpotLayout()
     for index in sorted(range(nodes), key=lambda i: -sum(item.size for item in alive[i])):
         for item in alive[index]:
             if item.name not in layout.chosen:
@@ -332,9 +344,9 @@ def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _Layout:
     return layout
 
 
-def _by_order(nodes: int, owners: Sequence[_Item]) -> _Layout:
+def _by_order(nodes: int, owners: Sequence[_Item]) -> _SpotLayout:
     """Node by node as they run; of the blocks that were freed the smallest that is large enough."""
-    layout = _Layout()
+    layout = _SpotLayout()
     free: dict[str, list[tuple[int, int]]] = {}
     begin: dict[int, list[_Item]] = {}
     end: dict[int, list[_Item]] = {}

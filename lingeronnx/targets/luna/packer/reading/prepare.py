@@ -9,7 +9,7 @@ import numpy as np
 from .....formats import CONCAT, CONV2D, LINEAR, PAD
 from .... import Target
 from ...packing import packing
-from ..net import Net, Step, Tensor
+from ..net import Net, NetStep, NetTensor
 from ..options import Options
 from ..window import rounded
 from .steps import infer, reorder
@@ -29,7 +29,7 @@ def prepare(net: Net, target: Target, options: Options) -> Net:
     return result
 
 
-def _bypass(net: Net, step: Step) -> bool:
+def _bypass(net: Net, step: NetStep) -> bool:
     """Let the readers of a step read its input; false where a graph output would lose its name."""
     source, name = step.inputs[0], step.outputs[0]
     if name in net.outputs:
@@ -73,7 +73,7 @@ def _split_groups(net: Net) -> None:
         parts = [f"{step.outputs[0]}#group{i}" for i in range(group)]
         slices = [f"{part}#in" for part in parts]
         new = [
-            Step(
+            NetStep(
                 "Split",
                 f"{step.name}#split",
                 step.inputs[:1],
@@ -95,7 +95,7 @@ def _split_groups(net: Net) -> None:
                 )
             )
         new.append(
-            Step(
+            NetStep(
                 CONCAT.name,
                 f"{step.name}#cat",
                 tuple(parts),
@@ -113,7 +113,7 @@ def _part(net: Net, name: str, start: int, count: int, label: str) -> str:
     """Make `count` outputs of a constant a constant of its own."""
     array = net.arrays[name][start : start + count]
     net.arrays[label] = array
-    net.tensors[label] = Tensor(label, tuple(array.shape), array.dtype.itemsize, True)
+    net.tensors[label] = NetTensor(label, tuple(array.shape), array.dtype.itemsize, True)
     return label
 
 
@@ -138,13 +138,13 @@ def _pre_pad(net: Net) -> None:
         _insert_pad(net, step, moved, [p - m for p, m in zip(pads, moved, strict=True)])
 
 
-def _insert_pad(net: Net, step: Step, moved: list[int], left: list[int]) -> None:
+def _insert_pad(net: Net, step: NetStep, moved: list[int], left: list[int]) -> None:
     """Put an iqPad in front of a convolution and of all that read the same tensor."""
     source = step.inputs[0]
     label, amounts = f"{source}#pad", f"{source}#pad#amounts"
     net.arrays[amounts] = np.array([0, 0, *moved[:2], 0, 0, *moved[2:]], np.int64)
-    net.tensors[amounts] = Tensor(amounts, (8,), 8, True)
-    pad = Step(PAD.name, label, (source, amounts), (label,), {}, step.origin, "pad")
+    net.tensors[amounts] = NetTensor(amounts, (8,), 8, True)
+    pad = NetStep(PAD.name, label, (source, amounts), (label,), {}, step.origin, "pad")
     changed = []
     for other in net.steps:
         if source in other.inputs:
@@ -176,7 +176,7 @@ def _cut(net: Net, target: Target, options: Options) -> None:
             ]
             new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), made="part"))
             start += size
-        cat = Step(
+        cat = NetStep(
             CONCAT.name,
             f"{step.name}#cat",
             tuple(s.outputs[0] for s in new),
@@ -194,7 +194,7 @@ def _shares(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
-def _conv_parts(net: Net, step: Step, target: Target, options: Options) -> list[int] | None:
+def _conv_parts(net: Net, step: NetStep, target: Target, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a convolution; None where it stays whole."""
     cut, most = packing(target).cut, packing(target).conv.share_outputs
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
@@ -219,7 +219,7 @@ def _conv_parts(net: Net, step: Step, target: Target, options: Options) -> list[
     return _shares(outputs, size)
 
 
-def _linear_parts(net: Net, step: Step, target: Target, options: Options) -> list[int] | None:
+def _linear_parts(net: Net, step: NetStep, target: Target, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a LinearInt; None where it stays whole."""
     cut = packing(target).cut
     outputs, inputs = net.tensors[step.inputs[1]].shape

@@ -27,7 +27,7 @@ from .....formats import (
     SIGMOID,
     TANH,
 )
-from ..net import Step, Tensor
+from ..net import NetStep, NetTensor
 
 __all__ = ["Unknown", "output_tensors"]
 
@@ -40,7 +40,7 @@ Shape = tuple[int, ...]
 Arrays = Mapping[str, np.ndarray]
 
 
-def output_tensors(step: Step, inputs: Sequence[Tensor], arrays: Arrays) -> list[Tensor]:
+def output_tensors(step: NetStep, inputs: Sequence[NetTensor], arrays: Arrays) -> list[NetTensor]:
     """Return the outputs of a step, with the scales that its attributes give; Unknown where they do not follow."""
     shapes = _RULES.get(step.op, _same)(step, [t.shape for t in inputs], arrays)
     width = _width(step, inputs)
@@ -49,7 +49,7 @@ def output_tensors(step: Step, inputs: Sequence[Tensor], arrays: Arrays) -> list
     tensors = []
     for index, name in enumerate(step.outputs):
         cell = step.op == LSTM.name and index == 2
-        tensors.append(Tensor(name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=given))
+        tensors.append(NetTensor(name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=given))
     return tensors
 
 
@@ -57,7 +57,7 @@ _WIDE = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, LINEAR.name, BMM.name,
          REQUANT.name)  # fmt: skip
 
 
-def _width(step: Step, inputs: Sequence[Tensor]) -> int:
+def _width(step: NetStep, inputs: Sequence[NetTensor]) -> int:
     if step.op in _WIDE:
         return int(step.get("o_bits", 8)) // 8 or 1
     if step.op == DEQUANT.name:
@@ -67,11 +67,11 @@ def _width(step: Step, inputs: Sequence[Tensor]) -> int:
     return 1 if step.op in (TANH.name, SIGMOID.name) or not inputs else inputs[0].width
 
 
-def _same(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _same(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [shapes[0]]
 
 
-def _ints(step: Step, arrays: Arrays, index: int, name: str) -> list[int] | None:
+def _ints(step: NetStep, arrays: Arrays, index: int, name: str) -> list[int] | None:
     """Return constant input `index`, or attribute `name`, as integers."""
     if len(step.inputs) > index and step.inputs[index] in arrays:
         return [int(v) for v in np.asarray(arrays[step.inputs[index]]).reshape(-1)]
@@ -79,7 +79,7 @@ def _ints(step: Step, arrays: Arrays, index: int, name: str) -> list[int] | None
     return None if found is None else [int(v) for v in (found if isinstance(found, Sequence) else [found])]
 
 
-def _windows(step: Step, source: Shape, kernel: Sequence[int]) -> Shape:
+def _windows(step: NetStep, source: Shape, kernel: Sequence[int]) -> Shape:
     rank = len(source) - 2
     strides = step.get("strides") or [1] * rank
     pads = step.get("pads") or [0] * 2 * rank
@@ -93,7 +93,7 @@ def _windows(step: Step, source: Shape, kernel: Sequence[int]) -> Shape:
     return tuple(sizes)
 
 
-def _conv(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _conv(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     source, weight = shapes[0], shapes[1]
     if len(source) != len(weight):
         raise Unknown(f"the input has {len(source)} axes, the weight {len(weight)}")
@@ -102,7 +102,7 @@ def _conv(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [(source[0], weight[0], *_windows(step, source, step.get("kernel_shape") or weight[2:]))]
 
 
-def _deconv(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _deconv(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     source, weight = shapes[0], shapes[1]
     kernel = step.get("kernel_shape") or weight[2:]
     rank = len(kernel)
@@ -112,11 +112,11 @@ def _deconv(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [(source[0], weight[1] * step.get("group", 1), *size)]
 
 
-def _pool(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _pool(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [(*shapes[0][:2], *_windows(step, shapes[0], step.get("kernel_shape")))]
 
 
-def _linear(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _linear(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     source, weight = shapes[0], shapes[1]
     if len(source) < 2:
         raise Unknown("the input of a LinearInt has fewer than two axes")
@@ -125,20 +125,20 @@ def _linear(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [(*source[:-1], weight[0] if len(source) < 4 else weight[-1])]  # with four axes the packer errs
 
 
-def _bmm(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _bmm(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     left, right = shapes[:2]
     if left[-1] != right[-2]:
         raise Unknown(f"rows of {left[-1]} elements, columns of {right[-2]}")
     return [(*left[:-1], right[-1])]
 
 
-def _cat(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _cat(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("dim", step.get("axis", 1)) % len(shapes[0])
     total = sum(s[axis] for s in shapes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
-def _reshape(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _reshape(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     target = _ints(step, arrays, 1, "shape")
     if target is None:
         raise Unknown("the target shape is no constant")
@@ -147,29 +147,29 @@ def _reshape(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]
     return [tuple(math.prod(shapes[0]) // rest if d == -1 else d for d in target)]
 
 
-def _flatten(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _flatten(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [(shapes[0][0], math.prod(shapes[0][1:]))]
 
 
-def _transpose(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _transpose(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [tuple(shapes[0][axis] for axis in step.get("perm"))]
 
 
-def _squeeze(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _squeeze(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axes = _ints(step, arrays, 1, "axes")
     rank = len(shapes[0])
     gone = {a % rank for a in axes} if axes is not None else {i for i, d in enumerate(shapes[0]) if d == 1}
     return [tuple(d for i, d in enumerate(shapes[0]) if i not in gone)]
 
 
-def _unsqueeze(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _unsqueeze(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axes = _ints(step, arrays, 1, "axes") or []
     rank, sizes = len(shapes[0]) + len(axes), iter(shapes[0])
     new = {a % rank for a in axes}
     return [tuple(1 if i in new else next(sizes) for i in range(rank))]
 
 
-def _slice(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _slice(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     starts, ends = _ints(step, arrays, 1, "starts"), _ints(step, arrays, 2, "ends")
     if starts is None or ends is None:
         raise Unknown("the bounds of a Slice are no constants")
@@ -181,24 +181,24 @@ def _slice(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [tuple(sizes)]
 
 
-def _split(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _split(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("axis", 0) % len(shapes[0])
     parts = step.get("dims") or [shapes[0][axis] // len(step.outputs)] * len(step.outputs)
     return [(*shapes[0][:axis], part, *shapes[0][axis + 1 :]) for part in parts]
 
 
-def _gather(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _gather(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("axis", 0) % len(shapes[0])
     return [(*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])]
 
 
-def _pad(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _pad(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     pads = _ints(step, arrays, 1, "pads") or [0] * 2 * len(shapes[0])
     rank = len(shapes[0])
     return [tuple(d + pads[i] + pads[i + rank] for i, d in enumerate(shapes[0]))]
 
 
-def _resize(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _resize(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     scales: Any = next((arrays[n] for n in reversed(step.inputs[1:]) if n in arrays and arrays[n].size), None)
     if scales is None:
         raise Unknown("the size of a Resize is no constant")
@@ -207,33 +207,33 @@ def _resize(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [tuple(int(s) for s in scales)]
 
 
-def _lstm(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _lstm(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     hidden = int(step.get("hidden_size"))
     # batch_first 1 reads [1, T, I] as if the features were the steps.
     steps = shapes[0][2] if step.get("batch_first") else shapes[0][1]
     return [(1, steps, hidden), (1, 1, hidden), (1, 1, hidden)]
 
 
-def _glu(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _glu(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("dim", -1) % len(shapes[0])
     return [(*shapes[0][:axis], shapes[0][axis] // 2, *shapes[0][axis + 1 :])]
 
 
-def _expand(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _expand(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     target = _ints(step, arrays, 1, "shape")
     if target is None:
         raise Unknown("the target shape is no constant")
     return [tuple(np.broadcast_shapes(shapes[0], tuple(target)))]
 
 
-def _tile(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _tile(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     times = _ints(step, arrays, 1, "repeats")
     if times is None:
         raise Unknown("the repeats of a Tile are no constants")
     return [tuple(d * t for d, t in zip(shapes[0], times, strict=True))]
 
 
-_RULES: Mapping[str, Callable[[Step, Sequence[Shape], Arrays], list[Shape]]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[NetStep, Sequence[Shape], Arrays], list[Shape]]] = MappingProxyType(
     {
         CONV2D.name: _conv, CONV1D.name: _conv, CONV_TRANSPOSE2D.name: _deconv,
         AVG_POOL2D.name: _pool, "MaxPool": _pool,

@@ -11,15 +11,15 @@ from onnx import helper, numpy_helper
 
 from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
 from .... import Target
-from ....verdict import Finding
-from ..net import Net, Step, Tensor
+from ....verdict import VerdictFinding
+from ..net import Net, NetStep, NetTensor
 from ..options import Options
 from .shapes import Unknown, output_tensors
 
 __all__ = ["raw_steps", "read", "reorder"]
 
 
-def raw_steps(graph: onnx.GraphProto) -> list[Step]:
+def raw_steps(graph: onnx.GraphProto) -> list[NetStep]:
     """Return the nodes as they stand in the file, absent inputs left out; Constant nodes are none."""
     found = []
     for node in graph.node:
@@ -27,7 +27,9 @@ def raw_steps(graph: onnx.GraphProto) -> list[Step]:
             continue
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
         name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
-        found.append(Step(node.op_type, name, tuple(i for i in node.input if i), tuple(node.output), attributes, name))
+        found.append(
+            NetStep(node.op_type, name, tuple(i for i in node.input if i), tuple(node.output), attributes, name)
+        )
     return found
 
 
@@ -47,18 +49,18 @@ def _arrays(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net | None, list[Finding]]:
+def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net | None, list[VerdictFinding]]:
     """Return the packer's view, or None with what makes it impossible."""
     graph, arrays = proto.graph, _arrays(proto.graph)
     steps = raw_steps(graph)
-    problems: list[Finding] = []
-    tensors: dict[str, Tensor] = {}
+    problems: list[VerdictFinding] = []
+    tensors: dict[str, NetTensor] = {}
     for value in graph.input:
         if value.name not in arrays:
             tensors[value.name] = _declared(value, options, problems)
     inputs = list(tensors)
     for name, array in arrays.items():
-        tensors[name] = Tensor(name, tuple(array.shape), array.dtype.itemsize, True)
+        tensors[name] = NetTensor(name, tuple(array.shape), array.dtype.itemsize, True)
     kept, alias = _without_quants(_fused(steps, {value.name for value in graph.output}), tensors, arrays, problems)
     outputs = list(dict.fromkeys(alias.get(value.name, value.name) for value in graph.output))
     results = [
@@ -74,7 +76,7 @@ def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net 
     return (None if problems else net), problems
 
 
-def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[Finding]) -> Tensor:
+def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[VerdictFinding]) -> NetTensor:
     """Return a graph input as declared, symbols replaced by what -c says."""
     kind = value.type.tensor_type
     shape = []
@@ -82,7 +84,7 @@ def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[Findi
         size = dim.dim_value if dim.HasField("dim_value") else options.sizes.get(dim.dim_param, 0)
         if size < 1:
             problems.append(
-                Finding(
+                VerdictFinding(
                     "packs",
                     value.name,
                     "every dimension of a graph input is a number, or is given by -c",
@@ -92,12 +94,12 @@ def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[Findi
             )
         shape.append(max(size, 1))
     width = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 1
-    return Tensor(value.name, tuple(shape), width)
+    return NetTensor(value.name, tuple(shape), width)
 
 
-def _fused(steps: list[Step], outputs: set[str]) -> list[Step]:
+def _fused(steps: list[NetStep], outputs: set[str]) -> list[NetStep]:
     """Let a convolution whose only reader is a Relu, Prelu or Clip take it in."""
-    readers: dict[str, list[Step]] = {}
+    readers: dict[str, list[NetStep]] = {}
     for step in steps:
         for name in step.inputs:
             readers.setdefault(name, []).append(step)
@@ -124,11 +126,14 @@ _THROUGH = ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "
 
 
 def _without_quants(
-    steps: list[Step], tensors: dict[str, Tensor], arrays: Mapping[str, np.ndarray], problems: list[Finding]
-) -> tuple[list[Step], dict[str, str]]:
+    steps: list[NetStep],
+    tensors: dict[str, NetTensor],
+    arrays: Mapping[str, np.ndarray],
+    problems: list[VerdictFinding],
+) -> tuple[list[NetStep], dict[str, str]]:
     """Take out Quant and Dequant: return the other steps and what names stand for now; inputs become integers."""
     alias: dict[str, str] = {}
-    kept: list[Step] = []
+    kept: list[NetStep] = []
     folded: set[str] = set()  # what Quants that vanish stand for
     makers = {name: step for step in steps for name in step.outputs}
     read_names = {name for step in steps for name in step.inputs}
@@ -152,7 +157,7 @@ def _without_quants(
                 old = tensors[root]
                 if old.scale is not None and old.scale != scale:
                     problems.append(
-                        Finding(
+                        VerdictFinding(
                             "packs",
                             step.name,
                             "all Quant of one graph input have one scale",
@@ -160,16 +165,16 @@ def _without_quants(
                             "use one scale",
                         )
                     )
-                tensors[root] = Tensor(root, old.shape, int(step.get("data_bits", 8)) // 8 or 1, scale=float(scale))
+                tensors[root] = NetTensor(root, old.shape, int(step.get("data_bits", 8)) // 8 or 1, scale=float(scale))
     return kept, alias
 
 
-def _twice(step: Step, name: str) -> Finding:
+def _twice(step: NetStep, name: str) -> VerdictFinding:
     rule, value = "no node reads a quantized graph input in two of its operands", f"'{name}'"
-    return Finding("packs", step.name, rule, value, "let a node in between copy it for one operand")
+    return VerdictFinding("packs", step.name, rule, value, "let a node in between copy it for one operand")
 
 
-def _reachable(net: Net) -> list[Finding]:
+def _reachable(net: Net) -> list[VerdictFinding]:
     """Keep the steps that outputs depend on, depth first from the first output, inputs left to right."""
     makers = {name: step for step in net.steps for name in step.outputs}
     missing = [n for n in net.outputs if n not in makers and n not in net.tensors]
@@ -177,7 +182,7 @@ def _reachable(net: Net) -> list[Finding]:
     read_names = {n for step in net.steps for n in step.inputs}
     missing += [n for n in read_names if n not in makers and n not in net.tensors]
     return [
-        Finding(
+        VerdictFinding(
             "packs",
             n,
             "every tensor that is read is written by a node, or is a graph input or a constant",
@@ -188,10 +193,10 @@ def _reachable(net: Net) -> list[Finding]:
     ]
 
 
-def reorder(steps: list[Step], outputs: list[str]) -> list[Step]:
+def reorder(steps: list[NetStep], outputs: list[str]) -> list[NetStep]:
     """Return the steps depth first from the outputs, inputs left to right; dead ones are left out."""
     makers = {name: step for step in steps for name in step.outputs}
-    order: list[Step] = []
+    order: list[NetStep] = []
     seen: set[int] = set()
     for output in outputs:
         stack = [(makers[output], False)] if output in makers else []
@@ -208,16 +213,18 @@ def reorder(steps: list[Step], outputs: list[str]) -> list[Step]:
     return order
 
 
-def infer(net: Net) -> list[Finding]:
+def infer(net: Net) -> list[VerdictFinding]:
     """Fill in the tensors that steps write; return what does not fit."""
     for step in net.steps:
         try:
             made = output_tensors(step, [net.tensors[n] for n in step.inputs], net.arrays)
         except Unknown as error:
-            return [Finding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")]
+            return [
+                VerdictFinding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")
+            ]
         except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
             return [
-                Finding(
+                VerdictFinding(
                     "packs",
                     step.name,
                     "the shapes of a node's inputs fit its attributes",
