@@ -44,7 +44,7 @@ from .tuning import finetune
 if TYPE_CHECKING:
     from .conversion import Converted
     from .repair import Repaired
-    from .torch.checkpoint.lstmp_layouts import Converted as ConvertedCheckpoint
+    from .torch.checkpoint.lstmp_layouts import ConvertedCheckpoint
     from .torch.exporter.float_export import Exported
 
 __all__ = [

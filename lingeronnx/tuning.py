@@ -91,8 +91,8 @@ def finetune(
         For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or infinite.
     """
     from .torch.bridge.network import Bridge
+    from .torch.finetune import Constraints, Recipe, Tuner
     from .torch.finetune.samples import Samples
-    from .torch.finetune.tuner import Constraints, Recipe, Tuner
 
     if train is None:
         raise ConfigError("fine-tuning needs data to train on: give --train DATA")

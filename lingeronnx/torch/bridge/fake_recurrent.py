@@ -63,7 +63,7 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     states = []
     times = range(length)
     for t in times if kernel.forward else reversed(times):
-        new, following = _STEPS[type(kernel)](kernel, sums[:, t], h, cell, wh, bh, of_h, at.probe)
+        new, following = _STEPS[type(kernel)](kernel, sums[:, t], h, cell, wh=wh, bh=bh, of_h=of_h, probe=at.probe)
         if "lengths" in known:  # beyond its end a sample waits
             within = (t < known["lengths"])[:, None]
             h, cell = torch.where(within, new, h), torch.where(within, following, cell)

@@ -45,7 +45,7 @@ def _conv_transpose(kernel: k.ConvTranspose, inputs: Sequence[Any], at: At) -> t
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
     x, weight, bias = wide_enough(bound, as_image(x), as_image(weight), bias)
     top, left = window.pads[:2]
-    acc = F.conv_transpose2d(x, weight, bias, window.strides, 0, 0, kernel.group, window.dilations)
+    acc = F.conv_transpose2d(x, weight, bias, stride=window.strides, groups=kernel.group, dilation=window.dilations)
     height, width = image_size(spec.shape[2:])
     short = [max(top + height - acc.shape[2], 0), max(left + width - acc.shape[3], 0)]
     if any(short):  # what output_padding adds lies beyond every tap, where only the bias is

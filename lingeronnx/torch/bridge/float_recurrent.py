@@ -63,6 +63,7 @@ def _layer(
     b: Any,
     lengths: Any,
     starts: Sequence[Any],
+    *,
     gates: int,
     default: Sequence[str],
     step: Callable[..., Any],
@@ -151,15 +152,15 @@ def _lstm(
     c: Any = None,
     p: Any = None,
 ) -> Any:
-    return _layer(a, x, w, r, b, lengths, (h, c), 4, ("Sigmoid", "Tanh", "Tanh"), _lstm_step, p)
+    return _layer(a, x, w, r, b, lengths, (h, c), gates=4, default=("Sigmoid", "Tanh", "Tanh"), step=_lstm_step, more=p)
 
 
 def _gru(a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None) -> Any:
-    return _layer(a, x, w, r, b, lengths, (h,), 3, ("Sigmoid", "Tanh"), _gru_step)
+    return _layer(a, x, w, r, b, lengths, (h,), gates=3, default=("Sigmoid", "Tanh"), step=_gru_step)
 
 
 def _rnn(a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None) -> Any:
-    return _layer(a, x, w, r, b, lengths, (h,), 1, ("Tanh",), _rnn_step)
+    return _layer(a, x, w, r, b, lengths, (h,), gates=1, default=("Tanh",), step=_rnn_step)
 
 
 TABLE: Mapping[str, Callable[..., Any]] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}

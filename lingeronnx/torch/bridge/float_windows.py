@@ -21,7 +21,7 @@ __all__ = ["TABLE"]
 
 
 @dataclass(frozen=True)
-class _Window:
+class _PaddedWindow:
     """A window: one value per spatial axis. `more`: how far the last one hangs over the padded end (ceil_mode)."""
 
     kernel: Sequence[int]
@@ -32,7 +32,7 @@ class _Window:
     more: Sequence[int]
 
 
-def _edges(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _Window:
+def _edges(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _PaddedWindow:
     """Return the window of a node on space of `sizes`, ``auto_pad`` and ``ceil_mode`` worked out."""
     rank = len(kernel)
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
@@ -52,17 +52,17 @@ def _edges(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _Windo
             if steps * strides[i] >= size + begins[i]:  # it would begin behind the image
                 steps -= 1
             more[i] = max(steps * strides[i] - free, 0)
-    return _Window(kernel, strides, dilations, begins, ends, more)
+    return _PaddedWindow(kernel, strides, dilations, begins, ends, more)
 
 
-def _surrounded(x: Any, window: _Window, value: float, further: bool = True) -> Any:
+def _surrounded(x: Any, window: _PaddedWindow, value: float, further: bool = True) -> Any:
     around: list[int] = []
     for i in reversed(range(len(window.kernel))):
         around += [window.begins[i], window.ends[i] + (window.more[i] if further else 0)]
     return F.pad(x, around, value=value) if any(around) else x
 
 
-def _windows(x: Any, window: _Window) -> Any:
+def _windows(x: Any, window: _PaddedWindow) -> Any:
     """Return the windows of a padded x [N, C, *space] as [N, C, *places, *kernel]."""
     for i, (size, stride, dilation) in enumerate(zip(window.kernel, window.strides, window.dilations, strict=True)):
         x = x.unfold(2 + i, dilation * (size - 1) + 1, stride)[..., ::dilation]
@@ -89,7 +89,7 @@ def _conv_transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
     transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    y = transposed(x, w, None, tuple(strides), 0, 0, a.get("group", 1), tuple(dilations))
+    y = transposed(x, w, stride=tuple(strides), groups=a.get("group", 1), dilation=tuple(dilations))
     around: list[int] = []
     for i in reversed(range(rank)):
         begin, end = pads[i], pads[i + rank]

@@ -43,7 +43,7 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class _Step:
+class _FakeStep:
     """One step: kernel, function in torch, what it reads and writes, parameters, the tensor whose scale it writes."""
 
     kernel: Kernel
@@ -85,7 +85,7 @@ class Network:
         nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
         self.constants: dict[str, np.ndarray] = {}
         self.learned: dict[str, str] = {}  # constant tensors that are parameters: tensor -> integer initializer
-        self.steps: list[_Step] = []
+        self.steps: list[_FakeStep] = []
         for call in found.steps:
             if isinstance(call.fn, Constant):
                 (name,) = call.outputs
@@ -106,7 +106,18 @@ class Network:
             )
             dtypes = [found.specs[name].dtype for name in call.inputs]
             written, moves = self.plan_name(call.outputs[0]), isinstance(call.fn, _MOVES)
-            self.steps.append(_Step(call.fn, compute, call.inputs, call.outputs, dtypes, given, written, moves))
+            self.steps.append(
+                _FakeStep(
+                    kernel=call.fn,
+                    compute=compute,
+                    inputs=call.inputs,
+                    outputs=call.outputs,
+                    dtypes=dtypes,
+                    given=given,
+                    written=written,
+                    moves=moves,
+                )
+            )
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
         self.per_sample = runner.whole or _per_sample(found.steps, found.specs, specs)

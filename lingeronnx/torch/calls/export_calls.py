@@ -26,7 +26,7 @@ from ...graph.batch_axes import KEY
 from ..exporter.float_export import Exported
 from ..exporter.float_export import export as export_float
 from ..exporter.signature import free_axes
-from .quantized_net import Initialised, State, state_of
+from .quantized_net import Initialised, QuantizedState, state_of
 
 __all__ = ["export", "export_debug"]
 
@@ -91,6 +91,43 @@ def export(
     ConfigError
         For what cannot be honoured, one reason each.
     """
+    _check_keywords(export_params, operator_export_type, others)
+    folder = _dump_folder(path, debug_dump)
+    if not isinstance(net, Initialised):
+        names = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
+        settings = {**names, "opset": opset_version, "scopes": is_scoped_info}
+        return _write_float(net, args, path, settings, folder, verbose)
+    state = _traced(net, args)
+    result = _named(state.quantized(), _names(state, input_names, output_names))
+    result = _with_axes(result, net, args, state, dynamic_axes, input_names)
+    result = _in_form(result, opset_version, is_scoped_info, is_update_dequant)
+    if folder is not None:
+        _dump(folder, state, result)
+    _write(result, path, verbose)
+    return result
+
+
+def _traced(net: nn.Module, args: Any) -> QuantizedState:
+    """Return the state of `net`, which is traced on `args` where it was not yet."""
+    state = state_of(net)
+    if state.traced is None:
+        positional = args if isinstance(args, tuple) else () if isinstance(args, dict) else (args,)
+        state.trace(net, positional, args if isinstance(args, dict) else {})
+    return state
+
+
+def _in_form(model: QuantizedModel, opset: int | None, scoped: bool, dequants: bool) -> QuantizedModel:
+    """Return `model` with module paths in names or without, with Dequants or without; ConfigError for its opset."""
+    result = model if scoped else _unscoped(model)
+    result = result if dequants else _without_dequants(result)
+    written = result.graph.opset_imports[""]
+    if opset not in (None, written):
+        raise ConfigError(f"opset_version {opset}: this integer graph has opset {written}; leave it out")
+    return result
+
+
+def _check_keywords(export_params: bool, operator_export_type: Any, others: Mapping[str, Any]) -> None:
+    """Raise ConfigError for keywords of torch's export that cannot be honoured."""
     if not export_params:
         raise ConfigError("export_params=False: an integer graph is its weights; the packer takes no graph without")
     kind = getattr(operator_export_type, "name", operator_export_type)
@@ -101,33 +138,6 @@ def export(
             raise ConfigError(f"export has no keyword '{name}'{nearest(name, [*_IDLE, *_KEYWORDS])}")
         if value not in _IDLE[name]:
             raise ConfigError(f"{name}={value!r} cannot be honoured; leave it out")
-    folder = _dump_folder(path, debug_dump)
-    names = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
-    if not isinstance(net, Initialised):
-        done = _write_float(net, args, path, {**names, "opset": opset_version, "scopes": is_scoped_info}, folder)
-        if verbose:
-            print(onnx.printer.to_text(onnx.load(done.path, load_external_data=False)))
-        return done
-    state = state_of(net)
-    if state.traced is None:
-        positional = args if isinstance(args, tuple) else () if isinstance(args, dict) else (args,)
-        state.trace(net, positional, args if isinstance(args, dict) else {})
-    model = state.quantized()
-    result = _named(model, _names(state, input_names, output_names))
-    result = _with_axes(result, net, args, state, dynamic_axes, input_names)
-    if not is_scoped_info:
-        result = _unscoped(result)
-    if not is_update_dequant:
-        result = _without_dequants(result)
-    written = result.graph.opset_imports[""]
-    if opset_version not in (None, written):
-        raise ConfigError(f"opset_version {opset_version}: this integer graph has opset {written}; leave it out")
-    if folder is not None:
-        _dump(folder, state, result)
-    _write(result, path)
-    if verbose:
-        print(onnx.printer.to_text(ir.to_proto(result.graph)))
-    return result
 
 
 _KEYWORDS = (
@@ -162,26 +172,32 @@ def _dump_folder(path: Target, wanted: bool | str | os.PathLike[str]) -> Path | 
     return Path(path).with_name(f"{Path(path).stem}_debug")
 
 
-def _write(model: QuantizedModel, path: Target) -> None:
-    """Write the graph, and to a path also the part for the packer, where there is one."""
+def _write(model: QuantizedModel, path: Target, verbose: bool) -> None:
+    """Write the graph, and to a path also the part for the packer, where there is one; print it if `verbose`."""
     if isinstance(path, str | os.PathLike):
         model.write(path)
-        return
-    with scratch() as folder:
-        model.save(folder / "net.onnx")
-        path.write((folder / "net.onnx").read_bytes())
+    else:
+        with scratch() as folder:
+            model.save(folder / "net.onnx")
+            path.write((folder / "net.onnx").read_bytes())
+    if verbose:
+        print(onnx.printer.to_text(ir.to_proto(model.graph)))
 
 
-def _write_float(net: nn.Module, args: Any, path: Target, settings: Mapping[str, Any], folder: Path | None) -> Exported:
-    if isinstance(path, str | os.PathLike):
-        return export_float(net, args, path, debug_dump=folder, **settings)
+def _write_float(
+    net: nn.Module, args: Any, path: Target, settings: Mapping[str, Any], folder: Path | None, verbose: bool
+) -> Exported:
     with scratch() as place:
-        done = export_float(net, args, place / "net.onnx", debug_dump=folder, **settings)
-        path.write(done.path.read_bytes())
-    return done
+        home = path if isinstance(path, str | os.PathLike) else place / "net.onnx"
+        exported = export_float(net, args, home, debug_dump=folder, **settings)
+        if not isinstance(path, str | os.PathLike):
+            path.write(exported.path.read_bytes())
+        if verbose:
+            print(onnx.printer.to_text(onnx.load(exported.path, load_external_data=False)))
+    return exported
 
 
-def _dump(folder: Path, state: State, model: QuantizedModel) -> None:
+def _dump(folder: Path, state: QuantizedState, model: QuantizedModel) -> None:
     """Write the float graph, the normalised one with its weights, the plan and the integer graph."""
     assert state.traced is not None
     with making(folder, parents=True):
@@ -194,7 +210,7 @@ def _dump(folder: Path, state: State, model: QuantizedModel) -> None:
 # ---- names -------------------------------------------------------------------------------------------------------
 
 
-def _names(state: State, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> dict[str, str]:
+def _names(state: QuantizedState, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> dict[str, str]:
     """Return {name in the trace: the name that is wanted}."""
     assert state.traced is not None
     found: dict[str, str] = {}
@@ -270,7 +286,7 @@ def _with_axes(
     model: QuantizedModel,
     net: nn.Module,
     args: Any,
-    state: State,
+    state: QuantizedState,
     given: Mapping[str, Any] | None,
     names: Sequence[str] | None,
 ) -> QuantizedModel:

@@ -30,7 +30,7 @@ _MOVES = operators.MOVES | {"Constant", "Pad"}
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Expression:
     """How one constant is computed: the tensor of that name, of an island that reads constants only."""
 
     output: str
@@ -49,14 +49,14 @@ class Expressions:
 
     def __init__(self, graph: ir.Graph) -> None:
         """Cut the expressions out of `graph`, in place; one that torch does not compute alike stays."""
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _Expression] = {}
         whole = ir.clone(graph)
         values = {str(value.name): value for node in graph.graph for value in node.outputs}
         for name, cone in _cones(whole).items():
             leaf = next((str(v.name) for node in cone for v in node.inputs if v is not None and _is_leaf(v)), None)
             island = FloatIsland(whole, cone, {name})
             try:
-                part = _Part(name, island, TorchIsland(island))
+                part = _Expression(name, island, TorchIsland(island))
             except ModelError:  # an operator without a gradient
                 continue
             want = dict(zip(island.outputs, island.together(()), strict=True))[name]
@@ -77,7 +77,7 @@ def _is_leaf(value: ir.Value) -> bool:
     return value.is_initializer() and is_parameter(str(value.name))
 
 
-def _agree(part: _Part, want: np.ndarray) -> bool:
+def _agree(part: _Expression, want: np.ndarray) -> bool:
     with torch.no_grad():
         have = part.tensor({}).cpu().numpy()
     return have.shape == want.shape and np.allclose(

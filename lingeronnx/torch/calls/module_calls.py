@@ -158,14 +158,32 @@ def init(
     _whole(net)
     if mode is not None and not isinstance(mode, QuantMode):
         raise ConfigError(f"init: mode {mode!r} is no QuantMode; choose QuantMode.MaxValue or QuantMode.QValue")
-    kinds: tuple[Any, ...] = tuple(quant_modules) if isinstance(quant_modules, Sequence) else (quant_modules,)
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise ConfigError(f"init: quant_modules holds {kind!r}, which is no type of a torch.nn.Module")
+    kinds = _kinds(quant_modules)
     chosen, row = _row(mode, platform)
     widths = Widths(data_bits, parameter_bits, out_bits)
     config = {"platform": row, "mode": chosen.value, "bits": data_bits, "weight_bits": parameter_bits}
     QuantConfig.of(config, "init").check_platform(row)
+    _check_modules(net, row)
+    _check_widths("init", widths, row)
+    state = initialise(net, Settings(kinds, row, chosen.value, widths, calib, exporter))
+    example = example_inputs if example_inputs is not None else marked(net).traced
+    if example is not None and not (isinstance(example, tuple) and not example):
+        positional = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
+        state.trace(net, positional, example if isinstance(example, dict) else {})
+    return net
+
+
+def _kinds(quant_modules: type[nn.Module] | Sequence[type[nn.Module]]) -> tuple[type[nn.Module], ...]:
+    """Return the types of modules that are quantized; ConfigError for what is no such type."""
+    kinds: tuple[Any, ...] = tuple(quant_modules) if isinstance(quant_modules, Sequence) else (quant_modules,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise ConfigError(f"init: quant_modules holds {kind!r}, which is no type of a torch.nn.Module")
+    return kinds
+
+
+def _check_modules(net: nn.Module, row: Target) -> None:
+    """Raise ConfigError for what single modules were told and `init` cannot do."""
     for path, module in net.named_modules():
         own = marked(module).widths
         _check_widths(f"quant_module of '{path}'", own, row)
@@ -174,13 +192,6 @@ def init(
                 f"init: module '{path}' has normalize_dynamic_percent, which is for finding odd layers, not for "
                 "training; normalize the layers without it"
             )
-    _check_widths("init", widths, row)
-    state = initialise(net, Settings(kinds, row, chosen.value, widths, calib, exporter))
-    example = example_inputs if example_inputs is not None else marked(net).traced
-    if example is not None and not (isinstance(example, tuple) and not example):
-        positional = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
-        state.trace(net, positional, example if isinstance(example, dict) else {})
-    return net
 
 
 def _row(mode: QuantMode | None, platform: str | Target | None) -> tuple[QuantMode, Target]:

@@ -36,7 +36,7 @@ from .counterparts import Counterpart, dress, marks_of
 from .parameter_constants import Parameters
 from .trace import Settings, Traced, trace, widths_of
 
-__all__ = ["Initialised", "State", "state_of"]
+__all__ = ["Initialised", "QuantizedState", "state_of"]
 
 _KEY, _EXTRA = "lingeronnx_state", "_extra_state"
 _SHARE = 0.1  # of a batch in the running extremes
@@ -44,7 +44,7 @@ _SHARE = 0.1  # of a batch in the running extremes
 Ranges = dict[str, tuple[float, float]]
 
 
-class State:
+class QuantizedState:
     """What an initialised net has besides its modules; told : what its plan depends on besides weights, as text."""
 
     def __init__(self, settings: Settings, told: str) -> None:
@@ -139,9 +139,9 @@ class State:
         """Take over what `saved` returned, or forget everything: the next call traces anew."""
         self._saved, self.traced = saved, None
 
-    def __deepcopy__(self, memo: Any) -> State:
+    def __deepcopy__(self, memo: Any) -> QuantizedState:
         """Return a state that traces anew at its first call, with the same scales."""
-        copy = State(self.settings, self.told)
+        copy = QuantizedState(self.settings, self.told)
         copy.restore(self.saved())
         return copy
 
@@ -151,7 +151,7 @@ class State:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         settings = state["settings"]
-        fresh = State(Settings(**{**settings, "platform": by_name(settings["platform"])}), state["told"])
+        fresh = QuantizedState(Settings(**{**settings, "platform": by_name(settings["platform"])}), state["told"])
         fresh.restore(state["saved"])
         self.__dict__.update(fresh.__dict__)
 
@@ -224,16 +224,16 @@ class Initialised(Counterpart):
             state_of(self).restore({})
 
 
-def state_of(net: nn.Module) -> State:
+def state_of(net: nn.Module) -> QuantizedState:
     """Return the state of an initialised net; ConfigError for another module."""
     found = net.__dict__.get(_KEY)
     if found is None:
         raise ConfigError(f"the {type(net).__name__} has not been initialised: call lo.torch.init first")
-    state: State = found
+    state: QuantizedState = found
     return state
 
 
-def initialise(net: nn.Module, settings: Settings) -> State:
+def initialise(net: nn.Module, settings: Settings) -> QuantizedState:
     """Make `net` an initialised one, not yet traced."""
     parameters, chosen = Parameters(net), {}
     for path, module in net.named_modules():
@@ -246,6 +246,6 @@ def initialise(net: nn.Module, settings: Settings) -> State:
         marks.chosen, marks.widths = True, widths
     layers = {path: (repr(widths), repr(marks_of(module).clamp)) for path, (module, widths) in chosen.items()}
     told = json.dumps([settings.platform.name, settings.mode, repr(settings.widths), layers])
-    state = net.__dict__[_KEY] = State(settings, told)
+    state = net.__dict__[_KEY] = QuantizedState(settings, told)
     dress(net, Initialised)
     return state

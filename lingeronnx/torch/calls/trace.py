@@ -33,7 +33,7 @@ from ...targets import Target
 from ..bridge.network import Bridge
 from ..checkpoint.parameters import state_dict
 from ..exporter.float_export import evaluating, export
-from ..exporter.signature import Call
+from ..exporter.signature import ModuleCall
 from .counterparts import Widths, bare, marked
 from .decisions import Decisions
 from .expressions import Expressions
@@ -59,7 +59,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedNet:
     """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}.
 
     unused : the parameters that it does not hold: this way through `forward` has no use for them.
@@ -112,7 +112,7 @@ class Traced:
 
     def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
         """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
-        call = Call(net, args, kwargs, self.inputs)
+        call = ModuleCall(net, args, kwargs, self.inputs)
         known = {spec.name for spec in self.bridge.network.inputs}
         found = {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
         for name, tensor in found.items():
@@ -136,18 +136,18 @@ class Traced:
         return tensors
 
 
-def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tuple[Exported, Parameters]:
+def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tuple[ExportedNet, Parameters]:
     """Export `net` as it is without its marks, and fold its batch norms."""
     parameters = Parameters(net)
     with bare(net), scratch() as folder:
         done = export(net, args, folder / "net.onnx", kwargs=kwargs or None, exporter=exporter)
         graph = ir.load(done.path)
-        names = Call(net, args, kwargs, None).names
+        names = ModuleCall(net, args, kwargs, None).names
     held = state_dict(graph)
     unused = tuple(name for name, p in net.named_parameters() if p.requires_grad and name not in held)
     fold_norms(graph, parameters)
     parameters.computed = Expressions(graph)
-    return Exported(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
+    return ExportedNet(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
 
 
 def trace(
@@ -162,7 +162,7 @@ def trace(
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
     made, parameters = exported(net, args, kwargs, settings.exporter)
     with bare(net), evaluating(net), torch.no_grad():
-        call = Call(net, args, kwargs, None)
+        call = ModuleCall(net, args, kwargs, None)
         with Decisions(call.tensors) as decisions:
             result = net(*args, **kwargs)
         leaves, form = pytree.tree_flatten(result)
@@ -177,14 +177,10 @@ def trace(
     feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
     data = feeds if settings.calib is None else settings.calib
     conf = _conf(settings, {})
-    total = sum(array.size for array in numbers.values())
-    first, second = (
-        prepare(filled(made.graph, counted(numbers, above)), feeds, None, conf, hold=False).graph
-        for above in (0, total)
-    )
+    counts = _counted_graphs(made.graph, numbers, feeds, conf)
     prepared = prepare(filled(made.graph, numbers), data, None, conf, hold=False)
-    constants = Constants(prepared.graph, (first, second), numbers)
-    layers = _Layers(prepared, constants, parameters, made.scopes, settings)
+    constants = Constants(prepared.graph, counts, numbers)
+    layers = _ChosenLayers(prepared, constants, parameters, made.scopes, settings)
     prepared = prepared.with_host(layers.floats)
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
     own.check_platform(prepared.target)
@@ -193,8 +189,8 @@ def trace(
     for name, tensor in frozen.items():
         ir.fill(planned.graph.graph.initializers[name], tensor.numpy())
     bridge = Bridge(planned.graph, planned.plan, prepared.target, feeds, trainable=())
-    held = constants.planned(planned)
-    found = Traced(
+    planned_constants = constants.planned(planned)
+    traced = Traced(
         inputs=made.inputs,
         outputs=names,
         plain=plain,
@@ -203,16 +199,32 @@ def trace(
         planned=planned,
         bridge=bridge,
         parameters=parameters,
-        constants=held,
+        constants=planned_constants,
         limits=layers.limits(planned),
         chosen=layers.chosen,
     )
-    if left := [*held.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]:
-        warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(left)}", stacklevel=2)
-    if made.unused and not decisions.places:  # those of the other branch are no news
-        told = ", ".join(made.unused)
-        warnings.warn(f"not trained, since forward in evaluation does not use them: {told}", stacklevel=2)
-    return found
+    others = [*planned_constants.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]
+    _warn_untrained(others, () if decisions.places else made.unused)  # those of the other branch are no news
+    return traced
+
+
+def _counted_graphs(
+    graph: ir.Graph, numbers: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], conf: dict[str, Any]
+) -> tuple[ir.Graph, ir.Graph]:
+    """Return what the passes make of two copies of `graph` whose parameters count their elements (`Constants`)."""
+    total = sum(array.size for array in numbers.values())
+    first, second = (
+        prepare(filled(graph, counted(numbers, above)), feeds, None, conf, hold=False).graph for above in (0, total)
+    )
+    return first, second
+
+
+def _warn_untrained(constants: Sequence[str], unused: Sequence[str]) -> None:
+    """Warn of `constants` that do not follow the parameters, and of parameters that `forward` does not use."""
+    if constants:
+        warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(constants)}", stacklevel=3)
+    if unused:
+        warnings.warn(f"not trained, since forward in evaluation does not use them: {', '.join(unused)}", stacklevel=3)
 
 
 _NEXT_TO_NOTHING = 1e-30
@@ -248,7 +260,7 @@ def widths_of(modules: Sequence[nn.Module], settings: Settings) -> Widths | None
     return settings.widths if any(isinstance(m, settings.kinds) for m in modules) else None
 
 
-class _Layers:
+class _ChosenLayers:
     """Which nodes of a prepared graph become integer, by the modules that they belong to.
 
     chosen : the modules that are quantized. floats : {node: why it stays in float}.

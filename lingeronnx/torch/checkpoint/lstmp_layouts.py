@@ -34,7 +34,7 @@ from ...errors import ConfigError, ModelError
 from ...files import replacing
 from .parameters import read_checkpoint
 
-__all__ = ["LAYOUTS", "Converted", "convert", "convert_checkpoint"]
+__all__ = ["LAYOUTS", "ConvertedCheckpoint", "convert", "convert_checkpoint"]
 
 LAYOUTS = ("asr", "plain", "torch", "ub")
 
@@ -46,7 +46,7 @@ _NAMED = 4  # names that a message lists
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConvertedCheckpoint:
     """A state_dict in layout `to`; `layout` it was in; the `layers` written, by name; `kept` as they were; `notes`."""
 
     state: dict[str, Tensor]
@@ -57,7 +57,7 @@ class Converted:
     notes: tuple[str, ...]
 
 
-class _Plain(NamedTuple):
+class _ProjectedWeights(NamedTuple):
     """The tensors of one direction, as `plain` has them: W [4C, I], b [4C], R [4C, P], P [P, C]."""
 
     w: Tensor
@@ -67,16 +67,16 @@ class _Plain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _ProjectedLayer:
     """One direction: the module, what it is one of ("one", "pair" or "ub"), and whether it goes back."""
 
     base: str
     kind: str
     back: bool
-    parts: _Plain
+    parts: _ProjectedWeights
 
 
-def convert(state: Mapping[str, Any], to: str, layout: str = "auto") -> Converted:
+def convert(state: Mapping[str, Any], to: str, layout: str = "auto") -> ConvertedCheckpoint:
     """Return the state_dict `state`, of `layout` asr, plain, torch, ub or auto, in layout `to`.
 
     Raises ConfigError for another word, and ModelError for a state_dict that is not in the layout.
@@ -110,12 +110,12 @@ def convert(state: Mapping[str, Any], to: str, layout: str = "auto") -> Converte
         if layout in ("asr", "plain") and to in ("torch", "ub") and layer.kind == "pair" and not layer.back:
             notes.append(f"{layer.base} and {layer.base}2 are taken for the two directions of one layer")
     kept = tuple(key for key in held if key in new and key not in gone)
-    return Converted(new, layout, to, tuple(written), kept, tuple(notes))
+    return ConvertedCheckpoint(new, layout, to, tuple(written), kept, tuple(notes))
 
 
 def convert_checkpoint(
     source: str | os.PathLike[str], path: str | os.PathLike[str], to: str, layout: str = "auto"
-) -> Converted:
+) -> ConvertedCheckpoint:
     """Convert the checkpoint file `source` and write the state_dict to `path`, as a whole or not at all.
 
     Files are read with ``weights_only=True``. Raises ConfigError and ModelError as `convert` does.
@@ -169,7 +169,7 @@ def _keys(module: str, modules: Mapping[str, list[str]], state: Mapping[str, Ten
     return [key for key in state if key in modules[module]]
 
 
-def _layers(modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str) -> dict[str, _Layer]:
+def _layers(modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str) -> dict[str, _ProjectedLayer]:
     """Return {module: layer} of one layout."""
     parts = {module: _parts(module, state, layout) for module in modules}
     found = {}
@@ -177,24 +177,24 @@ def _layers(modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layou
         path, _, ending = module.partition(":")
         parent, _, last = path.rpartition(".")
         if last in _SIDES and not ending.endswith("_reverse"):
-            found[module] = _Layer(parent, "ub", last == _SIDES[1], tensors)
+            found[module] = _ProjectedLayer(parent, "ub", last == _SIDES[1], tensors)
         elif layout == "torch":
             kind = "pair" if f"{path}:_l0_reverse" in modules else "one"
-            found[module] = _Layer(path, kind, ending.endswith("_reverse"), tensors)
+            found[module] = _ProjectedLayer(path, kind, ending.endswith("_reverse"), tensors)
         elif path.removesuffix("2") in parts and path.endswith("2") and _alike(tensors, parts[path[:-1]]):
-            found[module] = _Layer(path[:-1], "pair", True, tensors)
+            found[module] = _ProjectedLayer(path[:-1], "pair", True, tensors)
         else:
             two = parts.get(f"{path}2")
             kind = "pair" if two is not None and _alike(two, tensors) else "one"
-            found[module] = _Layer(path, kind, False, tensors)
+            found[module] = _ProjectedLayer(path, kind, False, tensors)
     return found
 
 
-def _alike(one: _Plain, two: _Plain) -> bool:
+def _alike(one: _ProjectedWeights, two: _ProjectedWeights) -> bool:
     return all(a.shape == b.shape for a, b in zip(one, two, strict=True))
 
 
-def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _Plain:
+def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
     """Return the tensors of a module as `plain` has them."""
     path, _, ending = module.partition(":")
     dot = f"{path}." if path else ""
@@ -223,7 +223,11 @@ def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _Plain:
                 f"'{path}' in layout {layout}: {what} has shape {list(tensor.shape)}, not {list(sizes)}, "
                 f"where the projection is {list(p.shape)}; it is another layout or no LSTM"
             )
-    return _Plain(_turned(w), _turned(b.reshape(-1)), _turned(r), p) if layout == "asr" else _Plain(w, b, r, p)
+    return (
+        _ProjectedWeights(_turned(w), _turned(b.reshape(-1)), _turned(r), p)
+        if layout == "asr"
+        else _ProjectedWeights(w, b, r, p)
+    )
 
 
 def _taken(state: Mapping[str, Tensor], keys: list[str], module: str, layout: str) -> list[Tensor]:
@@ -249,7 +253,7 @@ def _turned(tensor: Tensor) -> Tensor:
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def _written(layer: _Layer, to: str) -> tuple[str, dict[str, Tensor]]:
+def _written(layer: _ProjectedLayer, to: str) -> tuple[str, dict[str, Tensor]]:
     """Return the layer's name in layout `to`, and its tensors by their keys there."""
     w, b, r, p = layer.parts
     module, ending = _place(layer, to)
@@ -263,7 +267,7 @@ def _written(layer: _Layer, to: str) -> tuple[str, dict[str, Tensor]]:
     return module, {dot + name: tensor for name, tensor in zip(names, (w, b, r, p), strict=True)}
 
 
-def _place(layer: _Layer, to: str) -> tuple[str, str]:
+def _place(layer: _ProjectedLayer, to: str) -> tuple[str, str]:
     """Return the module that the layer is in layout `to`, and torch's ending of the keys."""
     dot = f"{layer.base}." if layer.base else ""
     side = _SIDES[layer.back]

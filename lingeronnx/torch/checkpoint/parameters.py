@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ...errors import ConfigError, ModelError, nearest, told
 from ...files import replacing
 from ...graph import ir
-from .recurrent_weights import Packed, packed
+from .recurrent_weights import PackedWeights, packed
 
 __all__ = [
     "Loaded",
@@ -112,10 +112,10 @@ def is_parameter(name: str) -> bool:
     return not name.startswith("/") and "::" not in name and not re.fullmatch(r"(val|Constant|const)_\d+\w*", name)
 
 
-def _slots(graph: ir.Graph) -> tuple[dict[str, np.ndarray], dict[str, Packed]]:
+def _slots(graph: ir.Graph) -> tuple[dict[str, np.ndarray], dict[str, PackedWeights]]:
     """Return state_dict name -> the array now there, in torch's form, and those of the initializers that are packed."""
     slots: dict[str, np.ndarray] = {}
-    packs: dict[str, Packed] = {}
+    packs: dict[str, PackedWeights] = {}
     for name, value in graph.graph.initializers.items():
         array = ir.const(value)
         if array is None or not is_parameter(name):

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...graph import ir
 
-__all__ = ["Packed", "packed"]
+__all__ = ["PackedWeights", "packed"]
 
 #: Operator -> for each gate of ONNX its place in torch.
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -27,7 +27,7 @@ _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 _INPUTS = {1: ("weight_ih", ("weight_ih",)), 2: ("weight_hh", ("weight_hh",)), 3: ("bias", ("bias_ih", "bias_hh"))}
 
 
-class Packed(NamedTuple):
+class PackedWeights(NamedTuple):
     """Torch's parameters in one input of one ONNX node.
 
     name : of the initializer. keys : for each direction, the names of the parameters. gates : torch's places.
@@ -63,7 +63,7 @@ class Packed(NamedTuple):
         return np.concatenate([parts[place] for place in order])
 
 
-def packed(node: ir.Node, index: int, name: str) -> Packed | None:
+def packed(node: ir.Node, index: int, name: str) -> PackedWeights | None:
     """Return what input `index` of `node` is made of, where `name` is that of the initializer or of a parameter in it.
 
     None where `node` is no recurrent layer, or the name none of torch's.
@@ -77,4 +77,4 @@ def packed(node: ir.Node, index: int, name: str) -> Packed | None:
     module, layer = match.group(1) or "", match.group(2)
     ends = {"bidirectional": ("", "_reverse"), "reverse": ("_reverse",)}.get(ir.attr(node, "direction", ""), ("",))
     keys = tuple(tuple(f"{module}{key}_l{layer}{end}" for key in parameters) for end in ends)
-    return Packed(f"{module}{base}_l{layer}{ends[0]}", keys, _GATES[node.op_type])
+    return PackedWeights(f"{module}{base}_l{layer}{ends[0]}", keys, _GATES[node.op_type])

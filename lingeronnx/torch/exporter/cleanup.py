@@ -23,7 +23,7 @@ from ...passes.folding.constants import fold_constants
 from ...passes.folding.identity import drop_identity
 from ...passes.folding.zero_states import zero_states
 from ...run.runners import FloatIsland
-from ..checkpoint.recurrent_weights import Packed, packed
+from ..checkpoint.recurrent_weights import PackedWeights, packed
 from .constant_sizes import constant_sizes
 
 try:
@@ -101,7 +101,7 @@ _NAME_WHEN_FREE = "lingeronnx.name"
 
 
 def _pack_recurrent(model: ir.Graph) -> None:
-    """Store the weights of recurrent layers as the nodes read them, where they are what `Packed` says."""
+    """Store the weights of recurrent layers as the nodes read them, where they are what `PackedWeights` says."""
     for node in list(model.graph):
         for index in (1, 2, 3):
             value = node.inputs[index] if index < len(node.inputs) else None
@@ -131,7 +131,7 @@ def _constant_chain(model: ir.Graph, value: ir.Value) -> list[ir.Node]:
     return [node for node in model.graph if node in nodes]
 
 
-def _store(model: ir.Graph, node: ir.Node, index: int, found: Packed, chain: list[ir.Node]) -> None:
+def _store(model: ir.Graph, node: ir.Node, index: int, found: PackedWeights, chain: list[ir.Node]) -> None:
     value = ir.source(node, index)
     arrays = {key: ir.const(model.graph.initializers[key]) for keys in found.keys for key in keys}
     array = found.pack({key: a for key, a in arrays.items() if a is not None})
@@ -199,7 +199,7 @@ def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> dict[str, str]
     return paths
 
 
-def _packed_input(node: ir.Node, index: int) -> Packed | None:
+def _packed_input(node: ir.Node, index: int) -> PackedWeights | None:
     value = node.inputs[index] if index < len(node.inputs) else None
     return None if value is None or not value.is_initializer() else packed(node, index, str(value.name))
 

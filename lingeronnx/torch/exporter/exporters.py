@@ -29,7 +29,7 @@ from ...graph import ir
 from .cleanup import SCOPE
 from .signature import Axes
 
-__all__ = ["DEFAULT_OPSET", "OPSETS", "choose", "quiet", "run"]
+__all__ = ["DEFAULT_OPSET", "OPSETS", "choose", "quiet", "trace"]
 
 #: Exporter -> the opsets it writes.
 OPSETS = {"dynamo": range(18, 24), "torchscript": range(9, 21)}
@@ -55,11 +55,12 @@ def choose(exporter: str | None, opset: int | None) -> tuple[str, int]:
     return exporter, opset
 
 
-def run(
+def trace(
     exporter: str,
     model: nn.Module,
     inputs: Mapping[str, Tensor],
     outputs: Sequence[str],
+    *,
     axes: Axes,
     opset: int,
     note: Callable[[str], None],

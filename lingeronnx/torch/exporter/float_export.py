@@ -4,7 +4,7 @@
 
 The comparison runs on the given arguments, and on other sizes of every dynamic axis. The module is as it was
 afterwards: training flags of all submodules, parameters and buffers. Knows graphs and torch; the exporters' ways are in
-`exporters`, what clean means in `cleanup`.
+`exporters`, what clean means in `cleanup`, the comparison in `equivalence`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, LingerOnnxError, ModelError
+from ...errors import ConfigError, ModelError
 from ...files import making, write_text
 from ...graph import ir, onnxfile
-from ...run.runners import FloatRunner
 from ..checkpoint.parameters import is_parameter, load_into
 from .cleanup import clean, order_initializers
-from .exporters import choose, quiet, run
+from .equivalence import TorchRun, compare, run_named, runs_on_free_axes
+from .exporters import choose, quiet, trace
 from .model_source import load_model
 from .projection import traceable
-from .signature import Axes, Call, Flat, InputShape, free_axes, make_inputs, resized
+from .signature import Axes, Flat, InputShape, ModuleCall, make_inputs, resized
 
 __all__ = ["Exported", "InputShape", "TOLERANCE", "export"]
 
@@ -94,56 +94,95 @@ def export(
     """
     exporter, opset = choose(exporter, opset)
     target = _target(path)
-    module, came = load_model(model) if isinstance(model, str) else (model, None)
+    module, example = _module(model, checkpoint)
+    if input_shapes:
+        args, kwargs, input_names = _from_shapes(module, args, kwargs, input_shapes, input_names)
+    elif args is None and not kwargs:
+        args = example
+    if args is None and not kwargs:
+        raise ConfigError("no inputs given; name their sizes: --input-shape NAME=1,3,224,224")
+    call = ModuleCall(module, () if args is None else args, kwargs or {}, input_names)
+    _check_inputs(dict(zip(call.names, call.tensors, strict=True)))
+    dump = _GraphDump(debug_dump)
+    with evaluating(module), traceable(module), torch.no_grad():
+        proven = _proven(
+            module, call, output_names, dynamic_axes,
+            opset=opset, exporter=exporter, scopes=scopes, tolerance=tolerance, dump=dump,
+        )  # fmt: skip
+    _check_file(proven.graph)
+    dump.graph("final", proven.graph)
+    ir.save(proven.graph, target)
+    return proven.exported(target, exporter, opset)
+
+
+class _Proven(NamedTuple):
+    """A clean graph, what the user should know, the modules of its nodes, and the runs that it agrees with torch on."""
+
+    graph: ir.Graph
+    notes: list[str]
+    scopes: dict[str, str]
+    runs: list[TorchRun]
+    difference: float
+
+    def exported(self, path: Path, exporter: str, opset: int) -> Exported:
+        """Return what is told of the file `path` that holds the graph."""
+        return Exported(
+            path=path,
+            exporter=exporter,
+            opset=opset,
+            inputs=_sizes(self.graph.graph.inputs),
+            outputs=_sizes(self.graph.graph.outputs),
+            nodes=len(self.graph.graph),
+            parameters=sum(array.size for name, array in _held(self.graph).items() if is_parameter(name)),
+            difference=self.difference,
+            sizes=[run.sizes for run in self.runs],
+            notes=self.notes,
+            scopes=self.scopes,
+        )
+
+
+def _proven(
+    module: nn.Module,
+    call: ModuleCall,
+    output_names: Sequence[str] | None,
+    dynamic_axes: Mapping[str, Any] | None,
+    *,
+    opset: int,
+    exporter: str,
+    scopes: bool,
+    tolerance: float,
+    dump: _GraphDump,
+) -> _Proven:
+    """Trace `module` as it is called, clean the graph, and compare it with torch."""
+    inputs = dict(zip(call.names, call.tensors, strict=True))
+    notes: list[str] = []
+    flat = Flat(module, call)
+    results = run_named(flat, call.tensors)
+    names = flat.output_names(list(results), output_names)
+    outputs = dict(zip(names, results.values(), strict=True))
+    axes, labels, runs = runs_on_free_axes(flat, inputs, outputs, dynamic_axes, notes)
+    at_least_two = {symbol: max(size, 2) for symbol, size in runs[0].sizes.items()}  # 1 is taken for fixed
+    traced = dict(zip(inputs, resized(inputs, axes, at_least_two), strict=True))
+    graph = trace(exporter, flat, traced, names, axes=axes, opset=opset, note=notes.append, dump_text=dump.text)
+    dump.graph("exported", graph)
+    with quiet():
+        paths = clean(graph, _parameters(module), [run.feed for run in runs], scopes, dump.graph)
+    _declare(graph, inputs, axes, _labels(names, runs, labels), notes)
+    return _Proven(graph, notes, paths, runs, compare(graph, names, runs, tolerance))
+
+
+# ---- before ------------------------------------------------------------------------------------------------------
+
+
+def _module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, Any]:
+    """Return the module with its checkpoint, and the arguments that came with its name; ConfigError, ModelError."""
+    module, example = load_model(model) if isinstance(model, str) else (model, None)
     if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
         raise ConfigError(f"cannot export a {type(module).__name__}; give a torch.nn.Module in Python")
     if checkpoint is not None:
         load_into(module, checkpoint)
     _check_floats(module)
-    if input_shapes:
-        args, kwargs, input_names = _from_shapes(module, args, kwargs, input_shapes, input_names)
-    elif args is None and not kwargs:
-        args = came
-    if args is None and not kwargs:
-        raise ConfigError("no inputs given; name their sizes: --input-shape NAME=1,3,224,224")
-    call = Call(module, () if args is None else args, kwargs or {}, input_names)
-    inputs = dict(zip(call.names, call.tensors, strict=True))
-    _check_inputs(inputs)
-    dump = _Dump(debug_dump)
-    notes: list[str] = []
-    flat = Flat(module, call)
-    with evaluating(module), traceable(module), torch.no_grad():
-        derived = _run(flat, call.tensors)
-        names = flat.output_names(list(derived), output_names)
-        outputs = dict(zip(names, derived.values(), strict=True))
-        axes, labels, trials = _free(flat, inputs, outputs, dynamic_axes, notes)
-        at_least_two = {symbol: max(size, 2) for symbol, size in trials[0].sizes.items()}  # 1 is taken for fixed
-        traced = dict(zip(inputs, resized(inputs, axes, at_least_two), strict=True))
-        graph = run(exporter, flat, traced, names, axes, opset, notes.append, dump.text)
-        dump.graph("exported", graph)
-        with quiet():
-            paths = clean(graph, _parameters(module), [trial.feed for trial in trials], scopes, dump.graph)
-        _declare(graph, inputs, axes, _labels(names, trials, labels), notes)
-        difference = _compare(graph, names, trials, tolerance)
-    _check_file(graph)
-    dump.graph("final", graph)
-    ir.save(graph, target)
-    return Exported(
-        target,
-        exporter,
-        opset,
-        _sizes(graph.graph.inputs),
-        _sizes(graph.graph.outputs),
-        len(graph.graph),
-        sum(array.size for name, array in _held(graph).items() if is_parameter(name)),
-        difference,
-        [trial.sizes for trial in trials],
-        notes,
-        paths,
-    )
-
-
-# ---- before ------------------------------------------------------------------------------------------------------
+    return module, example
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
@@ -210,91 +249,21 @@ def _parameters(model: nn.Module) -> dict[str, str]:
     return found
 
 
-# ---- runs in torch -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """One run in torch: the sizes of the dynamic axes, what went in, what came out (arrays, in order)."""
-
-    sizes: dict[str, int]
-    feed: dict[str, np.ndarray]
-    results: list[np.ndarray]
-
-
-def _run(flat: Flat, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    try:
-        return flat.named(*tensors)
-    except LingerOnnxError:
-        raise
-    except Exception as error:  # the user's code
-        raise ModelError(f"the model fails on the given inputs ({type(error).__name__}: {error})") from error
-
-
-def _trials(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes) -> list[_Trial]:
-    """Return runs on the given inputs and on up to two other sizes of the dynamic axes that torch can run."""
-    given = {symbol: inputs[name].shape[axis] for name, free in axes.items() for axis, symbol in free.items()}
-    trials = [_trial(flat, inputs, axes, given)]
-    # No two sizes go along with each other, so that one can tell whose an output is.
-    others = (
-        {symbol: size + 1 + index for index, (symbol, size) in enumerate(given.items())},
-        {symbol: 2 * size + 1 + index for index, (symbol, size) in enumerate(given.items())},
-        {symbol: size * (2 + index) for index, (symbol, size) in enumerate(given.items())},
-        {symbol: size * (3 + index) for index, (symbol, size) in enumerate(given.items())},
-    )
-    for sizes in others if given else ():
-        if len(trials) < 3 and all(sizes != trial.sizes for trial in trials):
-            with contextlib.suppress(ModelError):
-                trials.append(_trial(flat, inputs, axes, sizes))
-    return trials
-
-
-def _free(
-    flat: Flat,
-    inputs: Mapping[str, Tensor],
-    outputs: Mapping[str, Tensor],
-    given: Mapping[str, Any] | None,
-    notes: list[str],
-) -> tuple[Axes, Axes, list[_Trial]]:
-    """Return the dynamic axes, names for sizes of outputs, and the runs; ConfigError for axes that are fixed."""
-    axes, labels, note = free_axes(given, inputs, outputs)
-    notes += [note] if note else []
-    trials = _trials(flat, inputs, axes)
-    if axes and len(trials) == 1:
-        told = ", ".join(f"{symbol} {size}" for symbol, size in trials[0].sizes.items())
-        if given is not None:
-            raise ConfigError(f"dynamic axes: the model itself runs at {told} only; leave out the axes that it fixes")
-        notes.append(f"no axis is dynamic: the model itself runs at {told} only")
-        axes, trials = {}, _trials(flat, inputs, {})
-    return axes, labels, trials
-
-
-def _trial(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]) -> _Trial:
-    tensors = resized(inputs, axes, sizes)
-    results = _run(flat, tensors)
-    feed = {name: _array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}
-    return _Trial(sizes, feed, [_array(tensor) for tensor in results.values()])
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().resolve_conj().resolve_neg().numpy().copy()
-
-
 # ---- the graph ---------------------------------------------------------------------------------------------------
 
 
 def _labels(
-    names: Sequence[str], trials: Sequence[_Trial], given: Mapping[str, Mapping[int, str]]
+    names: Sequence[str], runs: Sequence[TorchRun], given: Mapping[str, Mapping[int, str]]
 ) -> dict[str, list[int | str]]:
     """Return the sizes of the outputs: numbers where all runs agree, else the name of the size that went along."""
     found: dict[str, list[int | str]] = {}
     for index, name in enumerate(names):
         dims: list[int | str] = []
-        for axis, size in enumerate(trials[0].results[index].shape):
-            seen = [trial.results[index].shape[axis] for trial in trials]
-            same = (s for s in trials[0].sizes if [trial.sizes[s] for trial in trials] == seen)
+        for axis, size in enumerate(runs[0].results[index].shape):
+            sizes = [run.results[index].shape[axis] for run in runs]
+            same = (symbol for symbol in runs[0].sizes if [run.sizes[symbol] for run in runs] == sizes)
             label = given.get(name, {}).get(axis)
-            fixed = len(set(seen)) == 1
+            fixed = len(set(sizes)) == 1
             dims.append(label or (size if fixed else next(same, f"{name.replace('.', '_')}_{axis}")))
         found[name] = dims
     return found
@@ -319,45 +288,6 @@ def _declare(
     order_initializers(graph)  # the inference moves the large ones
 
 
-def _compare(graph: ir.Graph, names: Sequence[str], trials: Sequence[_Trial], tolerance: float) -> float:
-    """Return the largest difference between the graph in onnxruntime and torch; ModelError above `tolerance`."""
-    runner = FloatRunner(graph, names)
-    worst = 0.0
-    for trial in trials:
-        told = ", ".join(f"{symbol} {size}" for symbol, size in trial.sizes.items())
-        place = f" ({told})" if told else ""
-        try:
-            found = {name: array for name, array, _ in runner.run(trial.feed)}
-        except ModelError as error:
-            raise ModelError(
-                f"the exported graph does not run where torch does{place}: {error}; is an axis dynamic that the trace "
-                "has fixed? try the other --exporter, or --dynamic-axes none"
-            ) from error
-        for name, want in zip(names, trial.results, strict=True):
-            off = _difference(want, found[name])
-            if not off <= tolerance:
-                raise ModelError(
-                    f"output '{name}' of the exported graph is not what torch computes{place}: {off:.2g} of its range, "
-                    f"limit {tolerance:g}; try the other --exporter"
-                )
-            worst = max(worst, off)
-    return worst
-
-
-def _difference(want: np.ndarray, have: np.ndarray) -> float:
-    """Return the largest difference in parts of the largest magnitude; infinite where shapes or types differ."""
-    if want.shape != have.shape or want.dtype != have.dtype:
-        return float("inf")
-    if want.dtype.kind != "f":
-        return 0.0 if np.array_equal(want, have) else float("inf")
-    sound = np.isfinite(want)
-    if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
-        return float("inf")
-    one, two = want[sound].astype(np.float64), have[sound].astype(np.float64)
-    off = float(np.abs(one - two).max(initial=0.0))
-    return off / max(float(np.abs(one).max(initial=0.0)), 1e-30) if off else 0.0
-
-
 def _check_file(graph: ir.Graph) -> None:
     """Raise ModelError where onnx's checker, shapes included, finds something; too large graphs are not checked."""
     proto = ir.to_proto(graph)
@@ -380,7 +310,7 @@ def _sizes(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
     return {str(v.name): [d if isinstance(d, int) else str(d.value) for d in v.shape or ()] for v in values}
 
 
-class _Dump:
+class _GraphDump:
     """Numbered files of the intermediate graphs in a folder, which is made; nothing where there is none."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...errors import ConfigError
 from ...run.session import Session
 from .float_export import export
-from .signature import Call
+from .signature import ModuleCall
 
 __all__ = ["exported", "exported_with", "followed", "watched"]
 
@@ -88,7 +88,7 @@ def followed(model: nn.Module, path: str | os.PathLike[str], on_session: Callabl
             if session is None:
                 session = exported(model, args, path, kwargs)
                 on_session(session)
-            call = Call(model, args, kwargs, None)
+            call = ModuleCall(model, args, kwargs, None)
             session.run(None, {n: t.detach().cpu().numpy() for n, t in zip(call.names, call.tensors, strict=True)})
         finally:
             busy = False

@@ -60,7 +60,9 @@ def one_direction(
     bias = x.new_zeros(4 * units)
     flat = [wide, parts.of_state @ parts.projection, bias if parts.bias is None else parts.bias, bias]
     start = [none[None], (none if c is None else c)[None]]
-    y, _, last = torch._VF.lstm(x, start, flat, True, 1, 0.0, False, False, True)
+    y, _, last = torch._VF.lstm(
+        x, start, flat, has_biases=True, num_layers=1, dropout=0.0, train=False, bidirectional=False, batch_first=True
+    )
     y = (y if forward else y.flip(1)) @ parts.projection.t()
     return y, (y[:, -1 if forward else 0], last[0])
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError, DataError, ModelError, nearest
 
-__all__ = ["Axes", "Call", "Flat", "InputShape", "free_axes", "make_inputs", "resized"]
+__all__ = ["Axes", "ModuleCall", "Flat", "InputShape", "free_axes", "make_inputs", "resized"]
 
 _PLAIN = (type(None), bool, int, float, complex, str)
 
@@ -27,7 +27,7 @@ Axes = Mapping[str, Mapping[int, str]]
 BATCH = "N"
 
 
-class Call:
+class ModuleCall:
     """One call of a model: `tensors` under `names`, and how to put them back into its arguments.
 
     args : a tensor, a tuple of positional arguments, or a dict of keyword arguments. names : instead of the derived
@@ -64,7 +64,7 @@ class Flat(nn.Module):
     equal values when the outermost module is in evaluation mode.
     """
 
-    def __init__(self, model: nn.Module, call: Call) -> None:
+    def __init__(self, model: nn.Module, call: ModuleCall) -> None:
         super().__init__()
         self.model = model
         self._call = call

@@ -3,6 +3,7 @@
 Owns: what is optimised, and by which loss. Must not know: how integers come about (`bridge`), torch modules of users.
 """
 
-from .tuner import Constraints, Recipe, Tuner
+from .recipe import Constraints, Recipe
+from .tuner import Tuner
 
 __all__ = ["Constraints", "Recipe", "Tuner"]

@@ -17,9 +17,9 @@ from tests import nets
 torch = pytest.importorskip("torch")
 
 from lingeronnx.torch.bridge.network import Bridge  # noqa: E402
+from lingeronnx.torch.finetune import Recipe, Tuner  # noqa: E402
 from lingeronnx.torch.finetune import tuner as training  # noqa: E402
 from lingeronnx.torch.finetune.samples import Samples  # noqa: E402
-from lingeronnx.torch.finetune.tuner import Recipe, Tuner  # noqa: E402
 
 QUICK = {"method": "both", "epochs": 2, "block_epochs": 1, "batch_size": 8, "lr": 3e-3}
 
