@@ -29,7 +29,8 @@ BAD = ("traceback", "foreign", "memory", "hang", "signal")
 #: Text of other libraries, which says nothing to a user.
 _FOREIGN = re.compile(
     r"Invoked with|incompatible function arguments|[a-z]Warning:|Traceback|object at 0x|\.cc:\d|\.cpp:\d|"
-    r"\[ONNXRuntimeError\]|errors\.pydantic\.dev|==> Context|Exception ignored|std::|\x1b\[1;31m|\[E:onnxruntime|\[W:onnxruntime"
+    r"\[ONNXRuntimeError\]|errors\.pydantic\.dev|==> Context|Exception ignored|std::|"
+    r"\x1b\[1;31m|\[E:onnxruntime|\[W:onnxruntime"
 )
 _MOST = 1 << 20  # elements of what is fed here: sizes of inputs are the model's
 _LINES = 3000  # characters that are kept of a text

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.hostile import calls
 from tests.hostile.kinds import good_cases
 
-__all__ = ["SECONDS", "run"]
+__all__ = ["SECONDS", "load", "run"]
 
 SECONDS = 20  # of processor time for one case
 MEMORY = 2 << 30  # bytes that one case may take beside what the process has
@@ -32,7 +32,7 @@ def run(cases, processes, done, until=None, nice=10):
 
     until : the time (time.monotonic) at which no further case is begun.
     """
-    _load()
+    load()
     context = multiprocessing.get_context("fork")
     waiting = [list(range(start, len(cases), processes))[::-1] for start in range(processes)]
     workers = [None] * processes
@@ -120,7 +120,7 @@ def _where(pid):
     return "?"
 
 
-def _load():
+def load():
     """Load what the commands load and compile, so that processes begin with it; with one thread, as forks need."""
     os.environ.update(OMP_NUM_THREADS="1", LINGERONNX_THREADS="1")
     import importlib

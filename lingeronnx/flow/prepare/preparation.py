@@ -140,7 +140,7 @@ def prepare(
     """
     conf = configured(config, settings)
     target = target_of(conf)
-    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    loaded = ir.clone(ir.opened(model)) if isinstance(model, ir.Graph) else ir.opened(model)
     digest = whole(loaded)
     brought, came = _brought(loaded, conf) if encodings is None else _meant(encodings, loaded)
     if brought is not None:
