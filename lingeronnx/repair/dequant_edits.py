@@ -19,7 +19,7 @@ from .view import (
     GraphView,
     NodeView,
     Scope,
-    TensorUse,
+    TensorRead,
     TensorView,
     delete,
     fresh_name,
@@ -33,7 +33,7 @@ __all__ = ["NAME", "EditPlan", "dequant_before", "named_tensor"]
 NAME = "dequants"
 
 
-def named_tensor(read: TensorUse) -> TensorView | None:
+def named_tensor(read: TensorRead) -> TensorView | None:
     """Return the tensor that a reader names."""
     if read.node is not None:
         return read.node.inputs[read.index]
@@ -56,7 +56,7 @@ def dequant_before(tensor: TensorView, kinds: Kinds) -> NodeView | None:
 
 
 #: What an edit mends: a Dequant that may not stay, or a reader of integers that wants real numbers.
-_Owner = NodeView | TensorUse
+_Owner = NodeView | TensorRead
 
 
 class EditPlan:
@@ -107,7 +107,7 @@ class EditPlan:
         """Return the edits that mend something."""
         return [edit for mends, edit in self.edits if mends is owner]
 
-    def _owner(self, tensor: TensorView, read: TensorUse) -> _Owner:
+    def _owner(self, tensor: TensorView, read: TensorRead) -> _Owner:
         """Return what is mended where `read` gets real numbers: the Dequant on the way, where there is one."""
         raw = named_tensor(read)
         if raw is not tensor and raw is not None and raw in self.kinds.source and raw.writer is not None:
@@ -137,7 +137,7 @@ class EditPlan:
 
     # ---- graph outputs ----
 
-    def _leave(self, tensor: TensorView, read: TensorUse, scale: float) -> None:
+    def _leave(self, tensor: TensorView, read: TensorRead, scale: float) -> None:
         """Make a graph output real."""
         assert read.output is not None
         assert read.scope is not None
@@ -187,7 +187,7 @@ class EditPlan:
 
     # ---- nodes ----
 
-    def _provide(self, tensor: TensorView, read: TensorUse, scale: float) -> str:
+    def _provide(self, tensor: TensorView, read: TensorRead, scale: float) -> str:
         """Return the name of the real numbers of `tensor` for a reader."""
         assert read.node is not None
         assert read.scope is not None

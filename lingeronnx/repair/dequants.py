@@ -18,7 +18,7 @@ from .report import Repair, RepairFinding, number
 from .view import (
     GraphView,
     NodeView,
-    TensorUse,
+    TensorRead,
     TensorView,
     is_scale,
     same_scale,
@@ -73,7 +73,7 @@ def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> R
     )
 
 
-def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan: EditPlan) -> list[RepairFinding]:
+def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan: EditPlan) -> list[RepairFinding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
     kind, scale = kinds.of[tensor], known_scale(tensor, kinds)
     found = []
@@ -102,7 +102,7 @@ def _missing(tensor: TensorView, reads: Sequence[TensorUse], kinds: Kinds, plan:
     return found
 
 
-def _fault(read: TensorUse, tensor: TensorView, kinds: Kinds) -> RepairFinding | None:
+def _fault(read: TensorRead, tensor: TensorView, kinds: Kinds) -> RepairFinding | None:
     """Return what is wrong with an integer operator that reads something else than integers."""
     kind, node = kinds.of.get(tensor, MISSING), read.node
     if kind.what == "missing" or node is None:

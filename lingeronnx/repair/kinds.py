@@ -50,7 +50,7 @@ from .nodes import (
     standard_kind,
     takes_reals,
 )
-from .view import GraphView, NodeView, TensorUse, TensorView, is_scale, same_scale
+from .view import GraphView, NodeView, TensorRead, TensorView, is_scale, same_scale
 
 __all__ = ["Kinds", "Kinship", "dequant_input", "known_scale"]
 
@@ -78,8 +78,8 @@ class Kinds:
     kept: set[NodeView] = field(default_factory=set)
     source: dict[TensorView, TensorView] = field(default_factory=dict)
     why: dict[NodeView, str] = field(default_factory=dict)
-    reals: dict[TensorView, list[TensorUse]] = field(default_factory=dict)
-    faults: list[tuple[TensorUse, TensorView]] = field(default_factory=list)
+    reals: dict[TensorView, list[TensorRead]] = field(default_factory=dict)
+    faults: list[tuple[TensorRead, TensorView]] = field(default_factory=list)
 
     def origin(self, tensor: TensorView) -> TensorView:
         """Return what `tensor` stands for once the Dequants that may not stay are gone."""
@@ -249,7 +249,7 @@ class Kinship:
             self._judge(node, found)
         for scope in self.view.scopes:
             for index, value in enumerate(scope.graph.output):
-                self._leave(TensorUse(None, index, value, scope), found)
+                self._leave(TensorRead(None, index, value, scope), found)
         return found
 
     def _judge(self, node: NodeView, found: Kinds) -> None:
@@ -268,13 +268,13 @@ class Kinship:
             for index in positions(node) if not is_quant(node) else ():
                 tensor = source[index]
                 if tensor is not None and not kinds[index].integer:
-                    found.faults.append((TensorUse(node, index, scope=node.scope), tensor))
+                    found.faults.append((TensorRead(node, index, scope=node.scope), tensor))
         elif not (is_eager(node) or moving or looks(node)):
             reading = range(len(source))
         for index in reading:
             tensor = source[index] if index < len(source) else None
             if tensor is not None and kinds[index].integer:
-                found.reals.setdefault(tensor, []).append(TensorUse(node, index, scope=node.scope))
+                found.reals.setdefault(tensor, []).append(TensorRead(node, index, scope=node.scope))
         for tensor, kind in self._results(node, found.of, dequants=False):
             found.of[tensor] = FLOAT if is_lazy(node) and kind.integer and not moving else kind
 
@@ -313,7 +313,7 @@ class Kinship:
         wants = self.wanted(result)
         return bool(wants.integers) or any(same_scale(scale, kind.scale) for scale in wants.dequants)
 
-    def _leave(self, read: TensorUse, found: Kinds) -> None:
+    def _leave(self, read: TensorRead, found: Kinds) -> None:
         """Note a graph output that hands out integers: the main graph's never do, a branch's where the If does not."""
         assert read.scope is not None
         assert read.output is not None

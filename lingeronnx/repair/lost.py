@@ -17,7 +17,7 @@ from .kinds import Kinship
 from .nodes import OTHER, Kind, is_dequant, is_quantized, looks, positions, takes_element, takes_indices
 from .report import Edit, Repair, RepairFinding, number
 from .sizes import conflicts, dims_of
-from .view import GraphView, NodeView, TensorUse, TensorView, same_scale
+from .view import GraphView, NodeView, TensorRead, TensorView, same_scale
 
 __all__ = ["LOST"]
 
@@ -114,7 +114,7 @@ def _bytes(bits: int) -> int:
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
-def _takes(read: TensorUse, kind: Kind, roots: Mapping[TensorView, Kind]) -> bool:
+def _takes(read: TensorRead, kind: Kind, roots: Mapping[TensorView, Kind]) -> bool:
     """Whether a reader takes what is of `kind`."""
     if read.node is None:
         declared = read.output.type.tensor_type.elem_type if read.output is not None else 0

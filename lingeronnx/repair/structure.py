@@ -16,7 +16,7 @@ from ..formats import DEQUANT
 from .kinds import Kinship
 from .nodes import is_dequant
 from .report import Edit, Repair, RepairFinding
-from .view import GraphView, NodeView, Scope, TensorUse, TensorView, delete, fresh_name, label, sort_nodes, topological
+from .view import GraphView, NodeView, Scope, TensorRead, TensorView, delete, fresh_name, label, sort_nodes, topological
 
 __all__ = ["DUPLICATES", "IDENTITIES", "ORDER"]
 
@@ -207,7 +207,7 @@ def _find_identities(view: GraphView) -> list[RepairFinding]:
     inside = [node for node in going if not view.is_output(_result(node))]
     gone = {_result(node): node for node in inside}
     readers: dict[
-        TensorView, list[TensorUse]
+        TensorView, list[TensorRead]
     ] = {}  # of what stands at the beginning of each chain, once the chain is gone
     found: dict[NodeView, RepairFinding] = {}
     for node in inside:
@@ -246,7 +246,7 @@ def _pass_by(node: NodeView, end: TensorView) -> None:
     delete(node.scope.graph, node.proto)
 
 
-def _hand_over(view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorUse]) -> None:
+def _hand_over(view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorRead]) -> None:
     """Take out an Identity whose result is a graph output: `end`, which `reads` read, takes its name."""
     name = _result(node).name
     view.rename(end, name)

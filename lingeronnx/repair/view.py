@@ -20,7 +20,7 @@ __all__ = [
     "GraphView",
     "NodeView",
     "Scope",
-    "TensorUse",
+    "TensorRead",
     "TensorView",
     "attribute_values",
     "delete",
@@ -64,7 +64,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, eq=False)
-class TensorUse:
+class TensorRead:
     """Somebody who reads a tensor: input `index` of `node`, or `output` of a graph (then `node` is None)."""
 
     node: NodeView | None
@@ -92,7 +92,7 @@ class TensorView:
     entry: ValueInfoProto | None = None
     constant: int | None = None  # element type of a constant
     missing: bool = False
-    reads: list[TensorUse] = field(default_factory=list)
+    reads: list[TensorRead] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -172,9 +172,9 @@ class GraphView:
                 tensor = self._found(scope, name) if name else None
                 node.inputs.append(tensor)
                 if tensor is not None:
-                    tensor.reads.append(TensorUse(node, index, scope=scope))
+                    tensor.reads.append(TensorRead(node, index, scope=scope))
         for index, value in enumerate(scope.graph.output):
-            self._found(scope, value.name).reads.append(TensorUse(None, index, value, scope))
+            self._found(scope, value.name).reads.append(TensorRead(None, index, value, scope))
 
     def _found(self, scope: Scope, name: str) -> TensorView:
         found = scope.find(name)

@@ -10,10 +10,11 @@ from lingeronnx.errors import ConfigError
 from lingeronnx.flow.lower import plan_of
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
+from lingeronnx.reference._arithmetic import multiplier
 from tests import nets
 from tests.examples import first
 from tests.naive.conv import conv, linear
-from tests.naive.fixed import multiplier_of, sat
+from tests.naive.fixed import sat
 from tests.passes.helpers import graph, rand
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -55,7 +56,7 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
 
     def triple(node):
         ratio = f32(node, "scale_o") / (f32(node, "scale_x") * f32(node, "scale_w"))
-        return (*multiplier_of(ratio), bits)
+        return (*multiplier(ratio), bits)
 
     quant = nodes["Quant"]
     assert ir.attr(quant, "data_bits") == bits

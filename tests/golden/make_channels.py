@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from lingeronnx.reference._arithmetic import multiplier
 from tests.naive import conv as naive
-from tests.naive.fixed import multiplier_of, rescale
+from tests.naive.fixed import rescale
 
 FOLDER = Path(__file__).parent / "channels"
 WHOLE = (1 << 30, 30, 62)  # leaves every accumulator as it is
@@ -68,7 +69,7 @@ def make(name, kind, shape, weights, bits, group, strides, pads):
     y = np.empty(acc.shape, np.int16 if bits[2] > 8 else np.int8)
     for place in np.ndindex(*acc.shape):
         ratio = float(scale_o) / (float(scale_x) * float(scale_w[place[axis] % own]))
-        y[place] = rescale(acc[place], (*multiplier_of(ratio), bits[2]))
+        y[place] = rescale(acc[place], (*multiplier(ratio), bits[2]))
     attrs = {"data_bits": bits[0], "parameter_bits": bits[1], "o_bits": bits[2], "scale_x": float(scale_x),
                  "scale_w": [float(s) for s in scale_w], "scale_o": float(scale_o)}  # fmt: skip
     if kind != "LinearInt":

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lingeronnx.reference.rows import LogSoftmax, Softmax
+from lingeronnx.targets.arithmetic import Rows, Shares
 from tests.naive.fixed import rescale, rsh, sat
 
 TABLES = json.loads((Path(__file__).parents[2] / "simulator" / "luts" / "piecewise.json").read_text())["tables"]
@@ -39,58 +41,19 @@ def glu(row, q, triple):
     return out
 
 
-def power(d, fused):
-    """e^d, d in Q25, result in Q23."""
-    t = rsh(d * math.floor(2**29 * Fraction(math.log2(math.e))), 31)
-    whole, f = t // 2**23 + 1, t % 2**23 - 2**23
-    y = 57364
-    for c in (446161, 2008107, 5813551):
-        y = rsh(y * f, 23) + c
-    if fused:
-        return rsh(y * f * 2**7 + 8388575 * 2**30, 30 - whole)
-    y = rsh(y * f, 23) + 8388575
-    return math.floor(Fraction(y) * Fraction(2) ** whole)
-
-
-def newton(total):
-    """2^31 / total by two steps."""
-    n = 32 - total.bit_length() - 9
-
-    def shifted(v, by):
-        return math.floor(Fraction(v) * Fraction(2) ** by)
-
-    x = shifted(total, n)
-    y = 12275712 - x
-    for _ in range(2):
-        e = 2 * (2**22 - rsh(x * y, 23))
-        y += rsh(y * e, 23)
-    return shifted(y, n + 1)
-
-
 def q25(x, ratio):
     """An integer brought to Q25."""
     return sat(math.floor(Fraction(x) * Fraction(ratio) + Fraction(1, 2)), 32)
 
 
 def softmax(row, ratio, way, triple):
-    """One row of integers; `ratio` = 2^25 / scale."""
-    x = [q25(v, ratio) for v in row]
-    e = [power(sat(v - max(x), 32), way == "fused") for v in x]
-    total = sat(sum(e), 32)
-    if way == "newton":
-        return [rescale(sat(rsh(newton(total) * v, 31), 32), triple) for v in e]
-    return [rescale(rsh(2 * (2**52 // total) * v, 38), triple) for v in e]
+    """One row of integers; `ratio` = 2^25 / scale. From Q25 to Q15 as the plain class does it."""
+    return [rescale(v, triple) for v in Softmax.row([q25(v, ratio) for v in row], Rows(Shares(way)))]
 
 
 def log_softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale."""
-    x = [q25(v, ratio) for v in row]
-    d = [sat(v - max(x), 32) for v in x]
-    total = sat(sum(power(v, way == "fused") for v in d), 32)
-    bits = total.bit_length()
-    leading = math.floor(Fraction(total) / Fraction(2) ** (bits - 10))
-    log = (bits - 24) * 45426 + math.floor(2**16 * math.log(leading / 512) + 0.5)
-    return [rescale(rsh(v // 2**9 - log, 1), triple) for v in d]
+    return [rescale(v, triple) for v in LogSoftmax.row([q25(v, ratio) for v in row], Rows(Shares(way)))]
 
 
 def layer_norm(row, gamma, beta, epsilon, fraction, triple):

@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from tests.naive.fixed import HALF, multiplier_of, rescale, rsh, sat
+from lingeronnx.reference._arithmetic import multiplier
+from tests.naive.fixed import HALF, rescale, rsh, sat
 
 
 def each(function, *arrays):
@@ -26,7 +27,7 @@ def add_scaled(x, y, ratio_x, ratio_y, bits, sign):
     """Each operand is brought to 2^16 times the scale of the output and rounded, then their sum is rounded."""
 
     def fine(v, ratio):
-        m, s = multiplier_of(Fraction(ratio) * 2**16)
+        m, s = multiplier(Fraction(ratio) * 2**16)
         return math.floor(Fraction(v * m) / Fraction(2) ** s + HALF)
 
     return each(lambda a, b: sat(rsh(fine(a, ratio_x) + sign * fine(b, ratio_y), 16), bits), x, y)

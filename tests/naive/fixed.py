@@ -1,4 +1,4 @@
-"""Rounding, saturation and division, by rational numbers and by the letter of the specification."""
+"""Rounding and saturation, by rational numbers and by the letter of the specification."""
 
 import math
 from fractions import Fraction
@@ -40,27 +40,3 @@ def rescale(acc, triple):
     """sat(floor(acc * M / 2^s + 1/2) + zero, bits); zero, if any, is a fourth number of `triple`."""
     multiplier, shift, bits, *zero = triple
     return sat(math.floor(Fraction(int(acc) * multiplier, 2**shift) + HALF) + sum(zero), bits)
-
-
-def multiplier_of(ratio):
-    """Return (M, s) with M in [2^30, 2^31) and M = floor(ratio * 2^s + 1/2)."""
-    exact, s = Fraction(ratio), 0
-    while exact * Fraction(2) ** s >= 2**31:
-        s -= 1
-    while exact * Fraction(2) ** s < 2**30:
-        s += 1
-    m = math.floor(exact * Fraction(2) ** s + HALF)
-    return (m, s) if m < 2**31 else (m // 2, s - 1)
-
-
-def luna_div(n, d, shift):
-    """n * 2^shift / d by three Newton steps in float64."""
-    import numpy as np
-
-    e = 31 - int(np.ceil(np.float32(np.log2(np.float64(abs(d))))))
-    m = d * 2.0 ** (e - 31)
-    r = 1.0 / (math.floor(32 * m) / 32)
-    r = math.floor(r * 2**29 + 0.5) / 2**29
-    for _ in range(3):
-        r = math.floor(math.floor((2 - m * r) * 2**30 + 0.5) * r / 2**30 * 2**29 + 0.5) / 2**29
-    return sat(math.floor(r * n * 2.0 ** (e - 31) * 2.0**shift + 0.5), 32)

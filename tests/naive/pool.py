@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.naive.fixed import luna_div, rescale, rsh, sat
+from tests.naive.fixed import rescale, rsh, sat
 
 
 def windows(x, kernel, strides, pads, ceil_mode, dilations, fill):
@@ -68,6 +68,6 @@ def luna_average(x, kind, q_x, q_o, kernel, strides, pads):
             return 0 if kind == "venus" else -128
         signed = area & 255
         signed = signed - 256 if signed > 127 else signed
-        return sat(luna_div(total, signed if kind == "venus" else area, q_o - q_x), 8)
+        return sat(divide(total, signed if kind == "venus" else area, q_o - q_x), 8)
 
     return pool(x, divide, kernel, strides, pads, False, (1, 1), 0)

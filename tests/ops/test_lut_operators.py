@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from lingeronnx.reference._arithmetic import multiplier
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import CurveArithmetic, NormArithmetic, Reading, RowsArithmetic, Shares
 from tests.naive import curves as naive
-from tests.naive.fixed import multiplier_of, rsh, sat
+from tests.naive.fixed import rsh, sat
 from tests.reference.test_reference import single
 from tests.simulator.helpers import SEEDS, few, integers
 
@@ -40,7 +41,7 @@ def computed(op_type, platform, x, constants=(), **attributes):
 
 def to_output(scale_o, ratio_from, bits=8):
     """Return the requantization from a scale to the output's, as the oracles take it."""
-    return (*multiplier_of(scale_o / ratio_from), bits)
+    return (*multiplier(scale_o / ratio_from), bits)
 
 
 @few
@@ -89,7 +90,7 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     scale = scale_of(platform, q, free)
     x = integers(np.random.default_rng(seed), (1, 2, length), dtype)
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
-    m, s = multiplier_of(2.0**25 / scale)
+    m, s = multiplier(2.0**25 / scale)
     way, triple = ROWS[platform].computes(op_type, RowsArithmetic).shares.value, to_output(out, 2.0**15)
     want = [oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple) for row in x[0]]
     got = computed(op_type, platform, x, axis=-1, data_bits=bits, scale_x=scale, scale_o=out)

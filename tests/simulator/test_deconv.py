@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lingeronnx.reference._arithmetic import divide
 from simulator.fixed import INT32_MAX, INT32_MIN, Rescale
 from simulator.kernels import ConvTranspose, Div, Glu, Relu
 from simulator.machine import Call, MachineError, Spec, compile
 from tests.naive import conv as naive
-from tests.naive.fixed import luna_div
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -53,7 +53,7 @@ def test_div(seed, shift, by_sign):
 
     def one(n, d):
         if d:
-            return luna_div(int(n), int(d), shift)
+            return divide(int(n), int(d), shift)
         return INT32_MIN if not by_sign or n > 0 else (INT32_MAX if n < 0 else 0)
 
     want = np.frompyfunc(one, 2, 1)(x, y)

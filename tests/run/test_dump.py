@@ -1,0 +1,50 @@
+"""Tensors in files: any name, the same bytes each time, and the summary of a tensor over its batches."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lingeronnx.plan import Affine
+from lingeronnx.run.dump import Summary, described, held_of, write_npz
+
+RNG = np.random.default_rng(0)
+
+
+def test_npz_takes_any_name_and_gives_the_same_bytes_again(tmp_path):
+    arrays = {"file": RNG.normal(size=(2, 3)), "a/b": np.arange(4, dtype=np.int8), "": np.float32(3)}
+    for name in ("one.npz", "two.npz"):
+        write_npz(tmp_path / name, arrays)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    with np.load(tmp_path / "one.npz") as read:
+        assert set(read.files) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(read[name], array)
+
+
+@pytest.mark.parametrize("held", [None, Affine(16.0, 8), Affine(0.3, 16, zero_point=-5)])
+def test_what_is_said_of_an_array_is_read_back(held):
+    dtype = np.dtype(np.int16 if held is not None and held.bits == 16 else np.int8)
+    assert held_of(described(held), dtype) == held
+
+
+def test_a_summary_of_batches_is_that_of_all_at_once():
+    whole, pieces = Summary("t"), Summary("t")
+    array, held = RNG.integers(-100, 100, (7, 3, 2)).astype(np.int8), Affine(16.0, 8, zero_point=3)
+    whole.add(array, held)
+    for piece in (array[:2], array[2:3], array[3:]):
+        pieces.add(piece, held)
+    assert pieces.to_dict() == whole.to_dict()
+    assert whole.shape == array.shape
+    assert whole.mean == pytest.approx(array.mean())
+    assert (whole.low, whole.high) == (array.min(), array.max())
+    assert whole.real(3) == 0
+    assert whole.real(19) == 1
+
+
+def test_a_summary_of_nothing_has_no_mean():
+    assert math.isnan(Summary("t").mean)
+    empty = Summary("t")
+    empty.add(np.zeros((0, 3), np.float32), None)
+    assert math.isnan(empty.mean)
+    assert empty.real(2.5) == 2.5
