@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as oir
-from onnx_ir.passes import common
 
 from ..errors import InternalError, ModelError
 from ..files import scratch
 from . import onnxfile
+from ._lazy import lazily
+
+with lazily("sympy", "onnx_ir._symbolic_shapes"):  # for sums of unknown sizes alone, and half of the time to import
+    import onnx_ir as oir
+    from onnx_ir.passes import common
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 DOMAIN = "lingeronnx"
