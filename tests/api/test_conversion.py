@@ -198,9 +198,8 @@ def test_another_rounding_is_told():
 )
 def test_no_counterpart_in_the_first_generation(kind, attrs, says):
     x = {"x": some(0, 1, 4, 6) if kind in ("QAvgPool1d", "QBatchNorm1d") else some(0, 1, 4, 6, 6)}
-    graph = model(
-        [(kind, ["x", "x"][: 1 + (kind == "QMatmul")], ["y"], {"scale_x": 16.0, "scale_o": 16.0, **attrs}, "linger")], x
-    )
+    inputs = ["x", "x"] if kind in ("QMatmul", "QBatchNorm1d") else ["x"]
+    graph = model([(kind, inputs, ["y"], {"scale_x": 16.0, "scale_o": 16.0, **attrs}, "linger")], x)
     with pytest.raises(lo.ModelError, match=says):
         lo.convert(graph, "thinker")
 

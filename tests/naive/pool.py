@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lingeronnx.reference._arithmetic import divide
 from tests.naive.fixed import rescale, rsh, sat
 
 
@@ -57,7 +58,7 @@ def luna_average(x, kind, q_x, q_o, kernel, strides, pads):
     """Average as the NPU divides."""
     area = kernel[0] * kernel[1]
 
-    def divide(values):
+    def average(values):
         total = sum(values)
         if area in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
             log2 = area.bit_length() - 1
@@ -70,4 +71,4 @@ def luna_average(x, kind, q_x, q_o, kernel, strides, pads):
         signed = signed - 256 if signed > 127 else signed
         return sat(divide(total, signed if kind == "venus" else area, q_o - q_x), 8)
 
-    return pool(x, divide, kernel, strides, pads, False, (1, 1), 0)
+    return pool(x, average, kernel, strides, pads, False, (1, 1), 0)

@@ -73,7 +73,7 @@ def flat(array: np.ndarray) -> np.ndarray:
 
 def placed(array: np.ndarray) -> np.ndarray:
     """Return an array whose memory begins where that of a tensor of onnxruntime's own would."""
-    if array.dtype.hasobject or (array.flags.c_contiguous and data_address(array) % _LINE == 0):
+    if array.ndim == 0 or array.dtype.hasobject or (array.flags.c_contiguous and data_address(array) % _LINE == 0):
         return array
     return apart(array[None])[0][0]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import lingeronnx.api as api
+from lingeronnx import quantization
 from lingeronnx.api import quantize
 from lingeronnx.flow.planning import scale_assignment
 from lingeronnx.graph import ir
@@ -39,7 +39,7 @@ def test_stages_that_gain_stay():
 
 def test_refinement_that_loses_is_taken_back(monkeypatch):
     good = quantize(net(), CALIB)
-    monkeypatch.setattr(api, "refined", _spoiled)
+    monkeypatch.setattr(quantization, "refined", _spoiled)
     monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
     result = quantize(net(), CALIB)
     (note,) = _told(result, "refining weights and biases was taken back")
@@ -49,7 +49,7 @@ def test_refinement_that_loses_is_taken_back(monkeypatch):
 
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
     """What was taken back is so under the plan that came of it, too."""
-    monkeypatch.setattr(api, "refined", _spoiled)
+    monkeypatch.setattr(quantization, "refined", _spoiled)
     monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
     result = quantize(net(), CALIB)
     again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
@@ -72,5 +72,5 @@ def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
 
 
 def test_random_inputs_are_no_evidence(monkeypatch):
-    monkeypatch.setattr(api, "refined", _spoiled)
+    monkeypatch.setattr(quantization, "refined", _spoiled)
     assert not _told(quantize(net()), "taken back")
