@@ -145,8 +145,8 @@ def test_the_files_of_an_operator():
             assert "iqSquash" not in path.read_text(), path
 
 
-#: The entry of a function that the table lacks, and the line behind which it stands.
-ENTRY, BEHIND = '    "Asinh": _Op(function=lambda x, attr: np.arcsinh(x)),\n', "    # functions of one number\n"
+#: The entry of a function that the table cannot compute, before and after.
+WITHOUT, ENTRY = '"Asinh": _Op(one=True),', '"Asinh": _Op(function=lambda x, attr: np.arcsinh(x)),'
 
 SCRIPT = """
 import numpy as np
@@ -190,7 +190,7 @@ def run(folder):
 
 
 def test_a_function_of_one_number_is_one_entry(tmp_path):
-    """One line in one file: a table computes it, and passes know it; without the line it stays in float."""
+    """One line in one file: a table computes it, and passes know it; without it it stays in float."""
     for package in ("lingeronnx", "simulator"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     kinds, _, listed = run(tmp_path)
@@ -198,8 +198,8 @@ def test_a_function_of_one_number_is_one_entry(tmp_path):
     assert not listed
     path = tmp_path / "lingeronnx" / "graph" / "operators.py"
     text = path.read_text()
-    assert text.count(BEHIND) == 1
-    path.write_text(text.replace(BEHIND, BEHIND + ENTRY))
+    assert text.count(WITHOUT) == 1
+    path.write_text(text.replace(WITHOUT, ENTRY))
     kinds, sqnr, listed = run(tmp_path)
     assert listed  # in the page that is written from the tables
     assert kinds == "['Linear', 'Asinh'] ['Quant', 'LinearInt', 'iqTable', 'Dequant']"  # no Reshape is left
