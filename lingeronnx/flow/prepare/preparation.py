@@ -20,6 +20,7 @@ from ...graph.fixed_inputs import fix_inputs
 from ...graph.tail import Tail, cut
 from ...passes import Reason, Record, accept
 from ...passes.entry.free_batch import free_batch
+from ...passes.entry.sound import sound
 from ...plan.config import QuantConfig
 from ...qdq.encodings import Encodings
 from ...qdq.read import Read, is_quantized, read
@@ -261,9 +262,15 @@ def _brought(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]
                 "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
             )
         return None, []
-    found = read(model)
+    found = _read(model)
     what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"
     return found, [f"the model is quantized already: {what}", *found.notes]
+
+
+def _read(model: ir.Graph) -> Read:
+    """Return what a quantized model stands for; ModelError where a node is not what its operator's schema says."""
+    sound(model)
+    return read(model)
 
 
 def _meant(encodings: Encodings, model: ir.Graph) -> tuple[Read, list[str]]:
@@ -280,7 +287,7 @@ def normalised(model: ir.Graph, target: Target, calib: object) -> tuple[ir.Graph
     """
     conf, came = configured(None, {"platform": target, "fit": False}), []
     if is_quantized(model):
-        model = read(model).graph
+        model = _read(model).graph
         came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
     original, _, notes = _accepted(model)
     notes = [*came, *notes]

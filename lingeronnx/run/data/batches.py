@@ -91,7 +91,7 @@ class Data:
                     if held:  # as copies: a part keeps alive what it is a part of
                         self._held.append({n: array.copy() for n, array in part.items()})
                     else:
-                        yield part, None if labels is None else np.asarray(labels)[first:last]
+                        yield part, None if labels is None else np.atleast_1d(np.asarray(labels))[first:last]
                 count += stop - start
         self._complete = True
         if count == 0:
