@@ -299,7 +299,12 @@ overrides:
 
 def yaml(rng, count):
     """A configuration."""
-    text = _pieces(_YAML, rng, count)
+    import yaml as text_format
+
+    if rng.integers(2):  # values of another kind; JSON is YAML, too
+        text = _json(text_format.safe_load(_YAML), rng, int(rng.integers(1, 3)))
+    else:
+        text = _pieces(_YAML, rng, count)
     content = splices.damaged(_bytes(text), rng) if not rng.integers(6) else _bytes(text)
     files = {"m.onnx": good("conv.onnx"), "d.npz": good("conv.npz"), "q.yaml": content}
     return Case(["quantize", "m.onnx", "--calib", "d.npz", "--config", "q.yaml"], files)
