@@ -67,10 +67,34 @@ def _theirs(error: Exception) -> str:
     return ""
 
 
+class _Closed(io.TextIOBase):
+    """In place of a standard output that was closed: what is printed is lost, and the exit code says so."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "standard output is closed")
+
+
+def _open_streams() -> None:
+    """Give closed streams something in their place: else files that are written would get their numbers.
+
+    What libraries print on them would then end in these files.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or _Closed()
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
+
+
 class CommandGroup(click.Group):
     """Turns what a command raises into exit codes."""
 
     def invoke(self, ctx: click.Context) -> object:
+        _open_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # names may hold what the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
