@@ -148,8 +148,9 @@ def quantize(
     """
     wishes, source = _wishes(options, eval_data), folders_of_pictures(options)
     output = output or model.with_name(f"{model.stem}_quant.onnx")
-    attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
     read = [model, options["calib"], options["config"], plan_in, eval_data]
+    check_target(output, read)  # names are made of it
+    attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
     _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
     _check_format(written, deploy_to)
     plan = None if plan_in is None else _read_plan(plan_in, options)
@@ -200,8 +201,7 @@ def _check_targets(
 ) -> None:
     """Raise ConfigError where a file that is written would replace one that is read, or another."""
     chip_output = chip_file(output)
-    for path in (output, chip_output):
-        check_target(path, read)
+    check_target(chip_output, read)
     for path in (*([] if save_plan is None else [save_plan]), *search):
         check_target(path, [*read, output, chip_output])
 

@@ -48,8 +48,8 @@ def _check_attributes(form: Format, node: ir.Node) -> None:
             raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {_WORDS[spec.kind]}")
 
 
-_WORDS = {"i": f"a whole number up to {_LARGEST}", "f": "a number", "s": "a text",
-          "ints": f"a list of whole numbers up to {_LARGEST}", "floats": "a list of numbers"}  # fmt: skip
+_WORDS = {"i": f"a whole number up to {_LARGEST}", "f": "a finite number", "s": "a text",
+          "ints": f"a list of whole numbers up to {_LARGEST}", "floats": "a list of finite numbers"}  # fmt: skip
 
 
 def _is_kind(spec: Attr, value: object, form: Format) -> bool:

@@ -119,9 +119,11 @@ class MatMul(Clipped):
                 return Loop(_matmul, (x_in, y_in, zero, form, target))
             return Loop(_dots, (x_in, y_in, *_packing(row, specs, y, form), target))
 
+        loop = Loop(_matmul, (In(0), In(1), zero, form, Out(0)))
+
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            x, y = (_matrices(array, outs[0].shape[:-2]) for array in ins)
-            _matmul(x, y, zero, form, outs[0].reshape(-1, *outs[0].shape[-2:]))
+            pair = [np.ascontiguousarray(_matrices(array, outs[0].shape[:-2])) for array in ins]
+            loop(pair, [outs[0].reshape(-1, *outs[0].shape[-2:])])
 
         return run
 

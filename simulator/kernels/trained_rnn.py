@@ -56,6 +56,7 @@ from simulator.kernel import Array, Spec
 from simulator.kernels._common import magnitude
 from simulator.kernels.recurrent import Recurrent, prepare, project
 from simulator.lut import CurveTable, follow, piecewise
+from simulator.native import In, Loop, Out
 
 __all__ = ["TrainedGru", "TrainedLstm"]
 
@@ -303,10 +304,11 @@ class TrainedLstm(_Trained):
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
         weight, bias, form = self.hidden()
         out, again = self.rescale_o.within(1 << product), self.again.within(magnitude(self.rescale_o.dtype))
-        kernel = _lstm_q15 if fine else _lstm_q7
+        constants = weight, bias, form, sigmoid, tanh, out, again, self.forward
+        loop = Loop(_lstm_q15 if fine else _lstm_q7, (In(0), In(1), *constants, Out(0), Out(1), Out(2)))
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            kernel(sums, lengths, weight, bias, form, sigmoid, tanh, out, again, self.forward, y, h, c)
+            loop([sums, lengths], [y, h, c])
             return [h[:, None], c.astype(np.int32)[:, None]]
 
         return step
@@ -348,8 +350,11 @@ class TrainedGru(_Trained):
             read = Rescale.from_shift(self.scale - 7, 32)
             kernel, formats = _gru_q7, (0, width, self.again.within(size), read.within(size))
 
+        constants = weights, form, sigmoid, tanh, out, formats, self.forward
+        loop = Loop(kernel, (In(0), In(1), *constants, Out(0), Out(1)))
+
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            kernel(sums, lengths, weights, form, sigmoid, tanh, out, formats, self.forward, y, h)
+            loop([sums, lengths], [y, h])
             return [h[:, None]]
 
         return step

@@ -283,7 +283,7 @@ def test_lists_where_none_belong():
         lo.Session(graph).run(None, nets.samples(line(), 1))
     ir.set_attr(node, "scale_w", 1.0)
     ir.set_attr(node, "scale_x", [1.0, 2.0])
-    with pytest.raises(lo.ModelError, match=r"scale_x is \[1.0, 2.0\]; it must be a number"):
+    with pytest.raises(lo.ModelError, match=r"scale_x is \[1.0, 2.0\]; it must be a finite number"):
         lo.Session(graph).run(None, nets.samples(line(), 1))
 
 
