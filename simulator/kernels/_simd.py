@@ -33,7 +33,7 @@ from simulator.native import In, Loop, Out, Scratch
 from simulator.rows import InstructionSet, row
 
 __all__ = [
-    "ConvGeometry", "PackedConv", "address", "available", "call", "convolve", "fits", "pack", "product",
+    "WindowGeometry", "PackedConv", "address", "available", "call", "convolve", "fits", "pack", "product",
     "run",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def available() -> InstructionSet | None:
     return None if config.DISABLE_JIT else row()
 
 
-class ConvGeometry(NamedTuple):
+class WindowGeometry(NamedTuple):
     """Numbers of one convolution; bytes are those of the padded image."""
 
     blocks: int  # of outputs in a group
@@ -163,7 +163,7 @@ def pack(
     table = np.add.outer(np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel).reshape(-1)
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
     taps = _taps(offsets, window, line, columns, channels * group * size, spread)
-    geometry = ConvGeometry(
+    geometry = WindowGeometry(
         blocks,
         group,
         lanes,
@@ -266,7 +266,7 @@ def _put(x: Array, flip: int, out: Array) -> None:
 
 
 @jit
-def _fill(x: Array, n: int, first: int, rows: int, g: ConvGeometry, padded: Array) -> None:
+def _fill(x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array) -> None:
     """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
     _, height, width, channels = x.shape
     flip = -128 if g.zero else 0
@@ -291,7 +291,7 @@ def _fill(x: Array, n: int, first: int, rows: int, g: ConvGeometry, padded: Arra
 
 
 @jit
-def _spread(x: Array, n: int, first: int, rows: int, g: ConvGeometry, s: Spread, line: Array, padded: Array) -> None:
+def _spread(x: Array, n: int, first: int, rows: int, g: WindowGeometry, s: Spread, line: Array, padded: Array) -> None:
     """Spread `rows` rows of padded image n, the first of them `first`, over dwords [row, dword, column, C]."""
     _, height, width, channels = x.shape
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
@@ -316,7 +316,7 @@ def _spread(x: Array, n: int, first: int, rows: int, g: ConvGeometry, s: Spread,
 def convolve(
     x: Array,
     packed: PackedConv,
-    g: ConvGeometry,
+    g: WindowGeometry,
     spread: Spread | None,
     late: Form | None,
     line: Array,

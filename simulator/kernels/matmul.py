@@ -46,7 +46,7 @@ def _dots(
     y: Array,
     code: int,
     packed: _simd.PackedConv,
-    g: _simd.ConvGeometry,
+    g: _simd.WindowGeometry,
     late: Form | None,
     line: Array,
     padded: Array,
