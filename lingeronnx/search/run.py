@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.sensitivity.journal import Journal, hashed
-from ..errors import ConstraintError
+from ..errors import ConstraintError, DataError
 from ..flow import (
     Compared,
     Observed,
@@ -302,6 +303,8 @@ class _Climb:
     def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
+        if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
+            raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
         seen = self._goal.measured(record["value"], record["float"])
         return AttemptResult(
             attempt, seen, AttemptCost(record["bytes"], record["macs"]), record["seconds"], record["ready"]

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Protocol
 
 import numpy as np
@@ -231,7 +232,10 @@ def dumped_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     """
     tensors = {}
     for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
-        array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
+        try:
+            array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
+        except (EOFError, SyntaxError, TokenError) as error:  # what numpy meets in a damaged header
+            raise ValueError(f"{entry['file']} has no readable header") from error
         tensors[str(entry["name"])] = array, held_of(entry, array.dtype)
     return tensors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...errors import ConfigError
 from ...passes import left_out, strict
 from ...plan import Plan
 from ...run.data import Progress
@@ -34,6 +35,10 @@ def plan_for(
     try:
         _check(prepared, planned)
     except Changed as wrong:
+        if plan is not None and plan.transforms:
+            raise ConfigError(
+                f"the plan is for other weights: with its transforms the {wrong}; make the plan anew for this model"
+            ) from wrong
         if plan is not None or prepared.read is not None or strict():
             raise
         planned = _without_factors(prepared, progress, wrong)

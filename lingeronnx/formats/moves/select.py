@@ -39,6 +39,8 @@ def slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: in
             given = len(node.inputs) > index and node.inputs[index] is not None
             if array is None and (given or index < 3):
                 return None
+            if array is not None and array.dtype.kind not in "iu":
+                raise ModelError(f"{node.op_type} {node.name}: input {index} holds {array.dtype}; it must be integers")
             parts.append(None if array is None else [int(v) for v in array.reshape(-1)])
         starts, ends, axes, steps = parts
     lists = [each for each in (starts, ends, axes, steps) if each is not None]

@@ -49,6 +49,8 @@ class Reshape(_Move):
         array = bound.consts.get(1)
         if array is None:
             raise ModelError(f"{bound.where}: its target must be a constant")
+        if array.dtype.kind not in "iu":
+            raise ModelError(f"{bound.where}: its target holds {array.dtype}; it must be integers")
         return [int(d) for d in array.reshape(-1)]
 
 

@@ -15,6 +15,9 @@ from .refuse import every_node
 
 def sound(model: ir.Graph) -> int:
     """Raise ModelError, naming the node, where `model` breaks an operator's schema; changes nothing."""
+    for what, version in (("ir_version", model.ir_version or 0), *(("opset", v) for v in model.opset_imports.values())):
+        if not 0 <= version < 1 << 31:
+            raise ModelError(f"{what} = {version}: there is none; the file is damaged, export it again")
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version or 8
     imports = dict(model.opset_imports)

@@ -261,7 +261,8 @@ class Data:
         if array.ndim == 0 and spec.axis is not None:
             raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
-            array = array.astype(spec.dtype, copy=False)
+            with np.errstate(over="ignore"):  # told below
+                array = array.astype(spec.dtype, copy=False)
             if not np.isfinite(array).all():
                 bad = int(np.argwhere(~np.isfinite(array))[0][spec.axis]) if spec.axis is not None else 0
                 raise DataError(f"{where}: input '{spec.name}' holds NaN or infinity in sample {bad}; clean the data")

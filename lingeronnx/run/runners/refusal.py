@@ -31,7 +31,7 @@ _KNOWN = (
     (r"while running (\w+) node\. Name:'(.*?)' Status Message: (.+)", r"\1 \2: \3"),
 )  # fmt: skip
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-_PLACE = re.compile(r"\S*/onnxruntime_src/\S+:\d+ ")
+_PLACE = re.compile(r"\S*/onnxruntime_src/\S+:\d+ |\b\w+\.(cc|cpp|h):\d+ (\w+ )?")
 _DROPPED = re.compile(r"^[^.]* was false\. |^\[with .*?\] | If you need support create a github issue.*$")
 
 

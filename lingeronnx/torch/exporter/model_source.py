@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ConfigError, LingerOnnxError, nearest
+from ...errors import ConfigError, LingerOnnxError, nearest, told
 
 __all__ = ["load_model"]
 
@@ -59,7 +59,7 @@ def _attribute(home: str, name: str) -> Any:
     except LingerOnnxError:
         raise
     except Exception as error:  # whatever the user's code raises while it is imported
-        raise ConfigError(f"importing {home} failed ({type(error).__name__}: {error})") from error
+        raise ConfigError(f"importing {home} failed ({told(error)})") from error
     if not hasattr(module, name):
         names = [
             key
@@ -91,6 +91,4 @@ def _call(found: Any, text: str) -> Any:
     except LingerOnnxError:
         raise
     except Exception as error:  # the user's code
-        raise ConfigError(
-            f"{text}() failed ({type(error).__name__}: {error}); it is called without arguments"
-        ) from error
+        raise ConfigError(f"{text}() failed ({told(error)}); it is called without arguments") from error
