@@ -389,6 +389,9 @@ class Lowering:
                         self._dequantized(name)
             else:
                 self._copy(node)
+        for value in self.model.graph.outputs:
+            if str(value.name) not in self._floats:
+                raise ModelError(f"graph output '{value.name}' is a constant; take it out of the model's outputs")
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
         return Lowered(self._finish(inputs, outputs), self._float_names, self._layers, self._sources, self._forms)
 

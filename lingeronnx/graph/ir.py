@@ -294,10 +294,18 @@ def clone(model: Graph) -> Graph:
 
 
 def const(value: Value | None) -> np.ndarray | None:
-    """Return the constant held by `value` (an initializer that is not a graph input), or None."""
+    """Return the constant held by `value` (an initializer that is not a graph input), or None.
+
+    Raises ModelError where its bytes are not those of its type and sizes.
+    """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    return value.const_value.numpy()
+    try:
+        return value.const_value.numpy()
+    except (ValueError, TypeError) as error:
+        raise ModelError(
+            f"constant '{value.name}' has not the bytes of its type and sizes; the file is damaged, write it again"
+        ) from error
 
 
 def constant(value: Value | None) -> np.ndarray:
