@@ -1,9 +1,9 @@
 """Recurrent layers in the training side's arithmetic: which kernel, in which formats.
 
-The form Q27 of an LSTM is what the executor computes too, the others are `simulator.kernels.trained_rnn`. The state
-that goes round is at scale_h. Generation 3 leaves the output there, whatever scale_o says; a graph where the two differ
-does not mean what was trained and is refused. Generation 1 (Q7) writes the output at scale_o and requantizes it for the
-next step.
+The form Q27 of an LSTM is what the executor computes too, the others are `simulator.kernels.recurrent.trained_rnn`. The
+state that goes round is at scale_h. Generation 3 leaves the output there, whatever scale_o says; a graph where the two
+differ does not mean what was trained and is refused. Generation 1 (Q7) writes the output at scale_o and requantizes it
+for the next step.
 """
 
 from __future__ import annotations

@@ -7,17 +7,17 @@ from simulator.kernels.deconv import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
 from simulator.kernels.elementwise import AddScaled, AddShift, ChannelAffine, Clip, Mul, Relu, Requant
 from simulator.kernels.glu import Glu
-from simulator.kernels.gru import ExecutorGru, Gru
 from simulator.kernels.layer_norm import LayerNorm
-from simulator.kernels.lstm import Lstm
 from simulator.kernels.matmul import MatMul
 from simulator.kernels.mean import Mean
 from simulator.kernels.pick import ArgMax, Gather, Lookup, Pick, Split
 from simulator.kernels.pool import AvgPool, MaxPool, luna_average
+from simulator.kernels.recurrent.gru import ExecutorGru, Gru
+from simulator.kernels.recurrent.lstm import Lstm
+from simulator.kernels.recurrent.trained_rnn import TrainedGru, TrainedLstm
 from simulator.kernels.shape import Concat, Constant, Reshape, Transpose
 from simulator.kernels.softmax import LogSoftmax, Softmax, softmax_entry
 from simulator.kernels.table import Table, grid
-from simulator.kernels.trained_rnn import TrainedGru, TrainedLstm
 
 __all__ = [
     "AddScaled", "AddShift", "ArgMax", "AvgPool", "Centered", "ChannelAffine", "Clip", "Concat", "Constant", "Conv",

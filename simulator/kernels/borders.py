@@ -17,8 +17,8 @@ import numpy as np
 from simulator._jit import inline, jit
 from simulator.fixed import RoundingMode, dtype_of
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import integer
-from simulator.kernels._move import FLAT_IN, FLAT_OUT
+from simulator.kernels.loops._common import integer
+from simulator.kernels.loops._move import FLAT_IN, FLAT_OUT
 from simulator.native import Loop
 
 __all__ = ["Dequant", "Quant"]

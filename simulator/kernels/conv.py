@@ -26,8 +26,8 @@ import numpy as np
 from simulator.channels import ChannelRescale, ChannelScales, check_channels, requantize
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
-from simulator.kernels import _loops, _simd
-from simulator.kernels._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
+from simulator.kernels.loops import _loops, _simd
+from simulator.kernels.loops._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
 from simulator.native import In, Loop, Out
 
 __all__ = ["Conv", "Linear"]

@@ -20,8 +20,8 @@ import numpy as np
 from simulator.channels import ChannelRescale, check_channels
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
-from simulator.kernels._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
 from simulator.kernels.conv import checked, folded, loop_for
+from simulator.kernels.loops._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
 from simulator.native import In, Out
 
 __all__ = ["ConvTranspose"]

@@ -15,9 +15,9 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import INT32_MAX, INT32_MIN, RoundingMode, dtype_of, luna_div
 from simulator.kernel import Array, Kernel, PlainKernel, Run, Spec, require
-from simulator.kernels._common import broadcast, integer
-from simulator.kernels._move import stretch
 from simulator.kernels.elementwise import binary
+from simulator.kernels.loops._common import broadcast, integer
+from simulator.kernels.loops._move import stretch
 
 __all__ = ["Div", "DivSingle"]
 

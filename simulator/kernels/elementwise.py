@@ -23,8 +23,8 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, RoundingMode, apply, narrow
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
-from simulator.kernels._move import FLAT_IN, FLAT_OUT, stretch, stretching
+from simulator.kernels.loops._common import Clipped, broadcast, integer, magnitude, stretched
+from simulator.kernels.loops._move import FLAT_IN, FLAT_OUT, stretch, stretching
 from simulator.native import In, Loop, Out
 
 __all__ = ["AddScaled", "AddShift", "ChannelAffine", "Clip", "Mul", "Relu", "Requant"]

@@ -21,7 +21,7 @@ import numpy as np
 from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import integer, magnitude
+from simulator.kernels.loops._common import integer, magnitude
 from simulator.native import In, Loop, Out
 
 __all__ = ["LayerNorm"]

@@ -17,8 +17,8 @@ from simulator import _llvm
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply
 from simulator.kernel import Array, Run, Spec, require
-from simulator.kernels import _simd, _tile
-from simulator.kernels._common import Clipped, SlidingWindow, broadcast, integer, magnitude
+from simulator.kernels.loops import _simd, _tile
+from simulator.kernels.loops._common import Clipped, SlidingWindow, broadcast, integer, magnitude
 from simulator.native import In, Loop, Out, Scratch
 from simulator.rows import InstructionSet
 

@@ -17,7 +17,15 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import RoundingMode, divided, dtype_of
 from simulator.kernel import Array, Run, Spec, require
-from simulator.kernels._common import Clipped, SlidingWindow, image_size, integer, last_image, magnitude, window_of
+from simulator.kernels.loops._common import (
+    Clipped,
+    SlidingWindow,
+    image_size,
+    integer,
+    last_image,
+    magnitude,
+    window_of,
+)
 from simulator.native import In, Loop, Out
 
 __all__ = ["Mean"]

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Run, Spec, require
-from simulator.kernels._common import integer
-from simulator.kernels._move import physical, strided, taken
+from simulator.kernels.loops._common import integer
+from simulator.kernels.loops._move import physical, strided, taken
 from simulator.native import Loop
 
 _MOST = 1 << 21  # numbers of a sample whose places are written down

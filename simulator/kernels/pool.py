@@ -19,8 +19,8 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import Clipped, SlidingWindow, integer, last_image, magnitude, window_of
-from simulator.kernels._move import fill
+from simulator.kernels.loops._common import Clipped, SlidingWindow, integer, last_image, magnitude, window_of
+from simulator.kernels.loops._move import fill
 from simulator.native import In, Loop, Out
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]

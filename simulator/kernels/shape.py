@@ -15,8 +15,8 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, narrow
 from simulator.kernel import Array, Kernel, MachineError, Run, Spec, require
-from simulator.kernels._common import integer, magnitude
-from simulator.kernels._move import copied, physical, strided
+from simulator.kernels.loops._common import integer, magnitude
+from simulator.kernels.loops._move import copied, physical, strided
 from simulator.native import In, Loop, Out
 
 __all__ = ["Concat", "Constant", "Reshape", "Transpose"]

@@ -31,7 +31,7 @@ import numpy as np
 from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, Rounded, apply, rsh, sat
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import integer
+from simulator.kernels.loops._common import integer
 from simulator.native import In, Loop, Out
 
 __all__ = ["LogSoftmax", "Softmax", "softmax_entry"]

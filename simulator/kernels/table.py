@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator._jit import jit
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._move import FLAT_IN, FLAT_OUT
+from simulator.kernels.loops._move import FLAT_IN, FLAT_OUT
 from simulator.native import Loop
 
 __all__ = ["Table", "grid"]

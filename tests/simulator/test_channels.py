@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulator.channels import ChannelRescale
 from simulator.fixed import Rescale
 from simulator.kernels import Conv, ConvTranspose, Linear
-from simulator.kernels._common import magnitude
+from simulator.kernels.loops._common import magnitude
 from simulator.machine import MachineError
 from tests.examples import some
 from tests.naive import conv as naive

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.fixed import Rescale
-from simulator.kernels import Conv, Linear, MatMul, _simd
+from simulator.kernels import Conv, Linear, MatMul
+from simulator.kernels.loops import _simd
 from simulator.machine import MachineError
 from tests.examples import some
 from tests.naive import conv as naive

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simulator._jit import jit
-from simulator.kernels._simd import run
+from simulator.kernels.loops._simd import run
 from simulator.native import CalledLoop, In, Loop, Out, Scratch
 
 

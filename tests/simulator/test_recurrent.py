@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simulator.fixed import Chain, Rescale
 from simulator.kernels import ExecutorGru, Gru, Lstm
-from simulator.kernels.recurrent import Recurrent
+from simulator.kernels.recurrent.layer import Recurrent
 from simulator.lut import follow, piecewise
 from simulator.machine import Call, MachineError, Spec, compile
 from tests.naive import recurrent as naive

@@ -11,8 +11,9 @@ from simulator import _llvm
 from simulator._jit import jit
 from simulator.fixed import Rescale, Rounded, RoundingMode
 from simulator.kernel import MachineError
-from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, _curve, _tile
-from simulator.kernels._curve import Vectors, curves, follow_all
+from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul
+from simulator.kernels.loops import _curve, _tile
+from simulator.kernels.loops._curve import Vectors, curves, follow_all
 from simulator.lut import piecewise
 from simulator.native import Loop
 from simulator.rows import ROWS, host_features, row, runs_here

@@ -27,7 +27,7 @@ from simulator.kernels import (
     Requant,
     centered,
 )
-from simulator.kernels._common import magnitude
+from simulator.kernels.loops._common import magnitude
 from simulator.machine import Call, MachineError, Spec, compile
 from tests.naive import conv as naive_conv
 from tests.naive import elementwise as naive

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from simulator import machine
 from simulator.kernel import Call, Kernel, Spec
-from simulator.kernels._common import SlidingWindow, magnitude
+from simulator.kernels.loops._common import SlidingWindow, magnitude
 
 from .rounding import FLOAT32_EXACT
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from simulator import kernels as k
 from simulator.kernel import Kernel
-from simulator.kernels.recurrent import Recurrent
+from simulator.kernels.recurrent.layer import Recurrent
 
 from ...errors import ModelError
 from ...extension import fake_quantizers

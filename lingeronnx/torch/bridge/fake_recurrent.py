@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from simulator import kernels as k
-from simulator.kernels.recurrent import Recurrent
+from simulator.kernels.recurrent.layer import Recurrent
 
 from ...formats import recurrent
 from .fake_common import At, FakeQuantizer, computed, integers, whole

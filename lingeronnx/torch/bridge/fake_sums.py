@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from simulator import kernels as k
 from simulator.fixed import Rescale
 from simulator.kernel import Spec
-from simulator.kernels._common import image_size
+from simulator.kernels.loops._common import image_size
 
 from ...formats.layers import FloatLinear
 from .fake_common import At, FakeQuantizer, as_image, centered, computed, integers, largest, padded, wide_enough

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from simulator import kernels as k
 from simulator.kernel import Spec
-from simulator.kernels._common import SlidingWindow, image_size
+from simulator.kernels.loops._common import SlidingWindow, image_size
 
 from ...errors import ModelError
 from .fake_common import At, FakeQuantizer, as_image, computed, counts, integers, padded, whole, wide_enough

@@ -21,9 +21,9 @@ from lingeronnx.torch.bridge.network import Network
 from simulator import kernels as k
 from simulator.fixed import Rescale
 from simulator.kernel import Kernel, PlainKernel, Spec
-from simulator.kernels._common import Clipped
-from simulator.kernels._walk import Walked
-from simulator.kernels.recurrent import Recurrent
+from simulator.kernels.loops._common import Clipped
+from simulator.kernels.recurrent._walk import Walked
+from simulator.kernels.recurrent.layer import Recurrent
 from tests.run.test_conformance import LUNA
 from tests.torch.bridge.faked import equal, tensor
 

@@ -24,7 +24,7 @@ from simulator import _llvm
 from simulator._jit import inline, overload
 from simulator.fixed import rsh
 from simulator.kernel import Array
-from simulator.kernels import _simd, _tile
+from simulator.kernels.loops import _simd, _tile
 from simulator.lut import CurveTable, Piecewise, follow
 from simulator.rows import InstructionSet
 

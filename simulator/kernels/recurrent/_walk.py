@@ -19,8 +19,8 @@ import numpy as np
 from simulator._jit import inline, jit
 from simulator.fixed import sat
 from simulator.kernel import Array, Run, Spec
-from simulator.kernels._simd import run
-from simulator.kernels.recurrent import Recurrent, products
+from simulator.kernels.loops._simd import run
+from simulator.kernels.recurrent.layer import Recurrent, products
 from simulator.native import CalledLoop, In, Loop, Out, Scratch
 
 __all__ = ["Walked", "grouped", "joined", "lined", "lines", "present"]

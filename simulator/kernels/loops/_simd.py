@@ -26,9 +26,9 @@ from simulator import _llvm
 from simulator._jit import config, inline, intrinsic, jit, overload
 from simulator.fixed import Form, Scale, Shift, apply
 from simulator.kernel import Array, Spec
-from simulator.kernels import _tile
-from simulator.kernels._common import SlidingWindow, image_size
-from simulator.kernels._move import fill
+from simulator.kernels.loops import _tile
+from simulator.kernels.loops._common import SlidingWindow, image_size
+from simulator.kernels.loops._move import fill
 from simulator.native import In, Loop, Out, Scratch
 from simulator.rows import InstructionSet, row
 

@@ -28,9 +28,9 @@ import numpy as np
 
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
-from simulator.kernels._curve import Curves, curves, follow_all
-from simulator.kernels._walk import Walked, grouped, joined, lined, lines, present
-from simulator.kernels.recurrent import GateSums, products
+from simulator.kernels.loops._curve import Curves, curves, follow_all
+from simulator.kernels.recurrent._walk import Walked, grouped, joined, lined, lines, present
+from simulator.kernels.recurrent.layer import GateSums, products
 from simulator.lut import piecewise
 
 __all__ = ["ExecutorGru", "Gru"]

@@ -21,9 +21,9 @@ import numpy as np
 from simulator._jit import inline, jit
 from simulator.fixed import Chain, Form, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels import _simd
-from simulator.kernels._common import SlidingWindow, magnitude
-from simulator.kernels._simd import product
+from simulator.kernels.loops import _simd
+from simulator.kernels.loops._common import SlidingWindow, magnitude
+from simulator.kernels.loops._simd import product
 from simulator.native import CalledLoop, In, Loop, Out
 
 __all__ = ["GateSums", "Recurrent", "prepare", "products", "project"]

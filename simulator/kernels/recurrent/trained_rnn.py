@@ -53,8 +53,8 @@ import numpy as np
 from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Array, Spec
-from simulator.kernels._common import magnitude
-from simulator.kernels.recurrent import Recurrent, prepare, project
+from simulator.kernels.loops._common import magnitude
+from simulator.kernels.recurrent.layer import Recurrent, prepare, project
 from simulator.lut import CurveTable, follow, piecewise
 from simulator.native import In, Loop, Out
 
