@@ -31,7 +31,7 @@ except ImportError:  # Windows: no lock says whose a temporary is, so none is re
     fcntl = None
 
 __all__ = [
-    "checked_target", "chip_file", "making", "no_regular_file", "replacing", "replacing_folder", "scratch",
+    "checked_target", "chip_file", "folder", "making", "no_regular_file", "replacing", "replacing_folder", "scratch",
     "write_text",
 ]  # fmt: skip
 
@@ -135,21 +135,27 @@ def making(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path
 
     parents : whether those above are made, too. Raises ConfigError where it cannot be made.
     """
-    home = Path(path)
-    above = [home, *home.parents] if parents else [home]
-    try:
-        new = [folder for folder in above if not folder.exists()]
-        home.mkdir(parents=parents, exist_ok=True)
-    except OSError as error:
-        remedy = "; it is a file, give a folder" if home.exists() else ""
-        raise ConfigError(f"cannot make the folder {home}: {error.strerror}{remedy}") from error
+    above = [Path(path), *Path(path).parents] if parents else [Path(path)]
+    new = [each for each in above if not os.path.lexists(each)]
+    home = folder(path, parents)
     try:
         yield home
     except BaseException:
         with contextlib.suppress(OSError):  # not empty
-            for folder in new:
-                folder.rmdir()
+            for each in new:
+                each.rmdir()
         raise
+
+
+def folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
+    """Return the folder `path`, made where it is not there; ConfigError where it cannot be; parents as in `making`."""
+    home = Path(path)
+    try:
+        home.mkdir(parents=parents, exist_ok=True)
+    except OSError as error:
+        remedy = "; it is a file, give a folder" if home.is_file() else ""
+        raise ConfigError(f"cannot make the folder {home}: {error.strerror}{remedy}") from error
+    return home
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from .. import api
 from ..analysis.check.structure import RESULT, Structure
-from ..analysis.profile.profile import folder
-from ..files import scratch, write_text
+from ..files import folder, scratch, write_text
 from ..flow import QuantizedModel
 from ..graph import ir
 from ..ops import Violation

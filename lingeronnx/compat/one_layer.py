@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..analysis.profile.profile import folder
 from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
 from ..analysis.text import framed
 from ..errors import ConfigError
-from ..files import write_text
+from ..files import folder, write_text
 from ..flow import need_data
 from ..graph import ir
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.profile.outliers import OUTPUTS, OutlierRow, Outputs, grid, layers_of, matcher
-from ..analysis.profile.profile import Recorder, folder
+from ..analysis.profile.profile import Recorder
 from ..analysis.profile.profile_file import FILE, save_profile
 from ..analysis.profile.recording import TENSORS, RecordedSession
 from ..errors import ConfigError, DataError
-from ..files import write_text
+from ..files import folder, write_text
 from ..flow import QuantizedModel
 from ..run.dump import Folder
 from ..run.session import Session

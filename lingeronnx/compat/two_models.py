@@ -11,10 +11,10 @@ import numpy as np
 from ..analysis.compare.badcase import find_bad_case
 from ..analysis.compare.compare import Comparison, compare, write
 from ..analysis.compare.sources import IntegerSource, PlannedSource, TensorSource, source
-from ..analysis.profile.profile import folder
 from ..analysis.profile.recording import compare_kept
 from ..analysis.sensitivity.sensitivity import JOURNAL, sensitivity
 from ..errors import ConfigError, DataError
+from ..files import folder
 from ..flow import QuantizedModel
 from ..flow.lower import plan_of
 from ..graph import ir

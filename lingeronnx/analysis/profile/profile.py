@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError
-from ...files import write_text
+from ...files import folder, write_text
 from ...formats import attributes, integer_format, is_quantized_domain
 from ...graph import ir
 from ...graph.attributes import number, scales
@@ -36,7 +36,6 @@ __all__ = [
     "Recorder",
     "RecordedTensor",
     "entries",
-    "folder",
     "origin",
 ]
 
@@ -340,16 +339,6 @@ class Profile:
                 }
             )
         return found
-
-
-def folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder `path`, made where it is not there; ConfigError where it cannot be."""
-    home = Path(path)
-    try:
-        home.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {home}: {error.strerror}") from error
-    return home
 
 
 def _scale_text(scale: _SCALES) -> str:
