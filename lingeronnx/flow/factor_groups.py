@@ -87,9 +87,9 @@ def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[Fac
         tensors += [str(node.outputs[i].name) for i in op.results(node)]
         for name in tensors:
             sets.find(name)
-            if op.factor == "passes":
+            if op.scaling.factor == "passes":
                 sets.join(name, tensors[0])
-            elif op.factor == "fixed":
+            elif op.scaling.factor == "fixed":
                 sets.pin(name)
         if op.format is CLIP and not target.runs(CLIP.name):
             limits = bounds(node)

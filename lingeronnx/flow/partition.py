@@ -68,7 +68,7 @@ class Partition:
         """Return {activation: the operator that reads or writes it, for which the integer 0 has to stand for 0}."""
         found: dict[str, str] = {}
         for node, op in self.nodes:
-            if not op.zero_points(node, target):
+            if not op.takes_zero_points(node, target):
                 names = [ir.read_name(node, index) for index in op.data(node)]
                 names += [str(node.outputs[index].name) for index in op.results(node)]
                 found.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
@@ -93,7 +93,7 @@ class Partition:
         for node, op in self.nodes:
             reader = ir.sole_consumer(node.outputs[0])
             after = None if reader is None else self.ops.get(str(reader.name))
-            fine = None if after is None else after.fine(target)
+            fine = None if after is None else after.scaling.min_exponent(target)
             fits = op.wide and len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES
             if fits and fine is not None and target.curve_bits:
                 found[ir.written_name(node)] = fine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..formats import Format
 from ..graph import ir
 from ..targets import Target
-from ._base import Op, Tie, Violation, rule_text
+from ._base import Op, Violation, rule_text
 from .constant_operand import AddConstant, MulConstant
 from .elementwise import Add, Mul, Sub
 from .functions.activation import Clip, Relu, is_relu
@@ -31,16 +31,19 @@ from .moves.concat import Concat
 from .moves.select import Gather, Slice
 from .moves.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
 from .moves.spread import Expand, Pad, Resize, Tile
+from .scaling import ScalePair, Scaling, own_scale
 
 __all__ = [
     "OPS",
     "Op",
-    "Tie",
+    "ScalePair",
+    "Scaling",
     "Violation",
     "add_rule",
     "float_op",
     "is_relu",
     "is_tabled",
+    "own_scale",
     "parameter_values",
     "remove_rule",
     "rule_of",

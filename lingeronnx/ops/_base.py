@@ -6,26 +6,16 @@ kernel, is a `Format` (`formats`). A rule knows nothing of passes, files or comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
 from ..targets import Limit, Target, rule_text
+from .scaling import Scaling
 
-__all__ = ["Op", "Tie", "Violation", "fixed_batch", "rule_text"]
-
-
-@dataclass(frozen=True)
-class Tie:
-    """Two tensors that must share a scale; `governs` names the one whose statistics count, None for both."""
-
-    first: str
-    second: str
-    governs: str | None = None
+__all__ = ["Op", "Violation", "fixed_batch", "rule_text"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +55,8 @@ class Op:
     title = ""
     floats: tuple[tuple[str, str], ...] = ()
     constraints: tuple[Limit, ...] = ()
-    #: How a positive factor on the inputs acts: "passes" to the output, "absorbed" by a weight, or "fixed" (none).
-    factor = "passes"
+    #: What it asks of the scales of its tensors.
+    scaling = Scaling()
     #: Whether it only moves data: between float operators there is no point in quantizing it.
     moves = False
     #: Whether its results are integers of its inputs, chosen or cut off: it rounds nothing.
@@ -75,10 +65,6 @@ class Op:
     head = False
     #: Whether an output that leaves the integers may be wider than the rest, or float.
     wide = False
-    #: The least |y| that no output exceeds, where there is one.
-    bound: float | None = None
-    #: The |y| that is never exceeded: above 8 bits no room is left for more.
-    reach: float | None = None
 
     @property
     def name(self) -> str:
@@ -109,36 +95,11 @@ class Op:
         """Return the reason that a user reads where `available` says no."""
         return f"{target.name} has no operator for {ir.operator(node)}"
 
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether the activations of this float node may have zero points on `target`; a composition's none."""
+    def takes_zero_points(self, node: ir.Node, target: Target) -> bool:
+        """Return whether the activations of this float node may have zero points on `target`."""
+        if self.scaling.zero_points is not None:
+            return target.zero_points and self.scaling.zero_points(node, target)
         return target.zero_points and self.format.zero_points and not self.title
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return the scales this float node ties together on `target`; by default input and output."""
-        return [Tie(ir.read_name(node), ir.written_name(node))]
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
-        return None
-
-    def coarsened(self, node: ir.Node, target: Target, scale: Callable[[str], float]) -> list[str]:
-        """Return the tensors that are better held at the scale of the output; `scale` tells those of all."""
-        return []
-
-    def fine(self, target: Target) -> int | None:
-        """Return the fractional bits from which on `target` reads an input of 16 bits as it is, else None."""
-        return None
-
-    def below(self, node: ir.Node) -> float | None:
-        """Return how far below its inputs' least value the output has to reach, or None where that does not matter."""
-        return None
-
-    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the function that it computes of single real numbers, by which its input's scale is chosen, or None.
-
-        None also where rounding its input costs more than that function tells.
-        """
-        return None
 
     def macs(self, node: ir.Node) -> int:
         """Return the multiply-accumulates of one sample."""

@@ -11,7 +11,8 @@ keeps scale and integer; the scale is low enough for the lowest integer to get n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -22,13 +23,53 @@ from ..graph import ir
 from ..plan import Affine
 from ..targets import Target
 from ..targets.limits import OperandLimits
-from ._base import Tie
 from .elementwise import BinaryRule
 from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
+from .scaling import Exponents, ScalePair, Scaling
 
 __all__ = ["AddConstant", "MulConstant"]
 
 _ONE = 6  # a factor of 1 is held as 2^6
+
+
+def _computed(node: ir.Node) -> list[int]:
+    return [i for i, value in enumerate(node.inputs) if ir.const(value) is None][:1]
+
+
+def _constants(node: ir.Node) -> list[int]:
+    return [i for i, value in enumerate(node.inputs) if ir.const(value) is not None]
+
+
+def _by_channels(form: PairFormat, target: Target) -> bool:
+    """Whether no operand may be a constant, so that every element becomes a channel."""
+    return target.limits(form.name, OperandLimits) is not None
+
+
+def _shown_as_it_is(node: ir.Node, target: Target) -> list[ScalePair]:
+    """What a mask shows stays as it is."""
+    x, y = ir.read_name(node, _computed(node)[0]), ir.written_name(node)
+    return [] if masked_row(node) is None else [ScalePair(x, y, statistics_of=x)]
+
+
+def _hidden_below(node: ir.Node) -> float | None:
+    """A row of n may have nothing but the least number to show, and n that are hidden, of 1/256 together."""
+    count = masked_row(node)
+    return None if count is None else math.log(256.0 * count)
+
+
+def _times_one(node: ir.Node, exponent: Exponents) -> int:
+    """The product with a factor of 1 is shifted right."""
+    return exponent(ir.read_name(node, _computed(node)[0])) + _ONE
+
+
+def _times_constant(node: ir.Node, exponent: Exponents) -> int:
+    """The product with the factor is shifted right."""
+    return exponent(ir.read_name(node, _constants(node)[0])) + exponent(ir.read_name(node, _computed(node)[0]))
+
+
+def _zero_points(form: PairFormat, node: ir.Node, target: Target) -> bool:
+    """Whether the platform has the operator; a mask's range is one around 0."""
+    return not _by_channels(form, target) and masked_row(node) is None
 
 
 class AddConstant(BinaryRule):
@@ -37,16 +78,22 @@ class AddConstant(BinaryRule):
     format: PairFormat = formats.ADD
     title = "iqAdd (constant)"
     floats = (("", "Add"),)
-    factor = "fixed"
+    scaling = Scaling(
+        factor="fixed",
+        shared_scales=_shown_as_it_is,
+        room_below=_hidden_below,
+        max_exponent=_times_one,
+        zero_points=partial(_zero_points, formats.ADD),
+    )
     factor_is_constant = False
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is computed."""
-        return [i for i, value in enumerate(node.inputs) if ir.const(value) is None][:1]
+        return _computed(node)
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Return the constant operand."""
-        return [i for i, value in enumerate(node.inputs) if ir.const(value) is not None]
+        return _constants(node)
 
     def reject(self, node: ir.Node) -> str | None:
         """One constant of several values that does not widen the result."""
@@ -67,30 +114,7 @@ class AddConstant(BinaryRule):
 
     def available(self, target: Target) -> bool:
         """Whether the platform has the operator it becomes."""
-        return target.runs((formats.BATCH_NORM2D if self._by_channels(target) else self.format).name)
-
-    def _by_channels(self, target: Target) -> bool:
-        """Whether no operand may be a constant, so that every element becomes a channel."""
-        return target.limits(self.format.name, OperandLimits) is not None
-
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether the platform has the operator; a mask's range is one around 0."""
-        return target.zero_points and not self._by_channels(target) and masked_row(node) is None
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """What a mask shows stays as it is."""
-        x, y = ir.read_name(node, self.data(node)[0]), ir.written_name(node)
-        return [] if masked_row(node) is None else [Tie(x, y, governs=x)]
-
-    def below(self, node: ir.Node) -> float | None:
-        """A row of n may have nothing but the least number to show, and n that are hidden, of 1/256 together."""
-        count = masked_row(node)
-        return None if count is None else math.log(256.0 * count)
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The product with the factor is shifted right."""
-        factor = exponent(ir.read_name(node, self.parameters(node)[0])) if self.factor_is_constant else _ONE
-        return exponent(ir.read_name(node, self.data(node)[0])) + factor
+        return target.runs((formats.BATCH_NORM2D if _by_channels(self.format, target) else self.format).name)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the constant as second operand, or as factor or summand of a BatchNorm2dInt."""
@@ -99,7 +123,7 @@ class AddConstant(BinaryRule):
         shape = ir.known_shape(node.outputs[0])
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
         value = low.integer(node, index)
-        if self._by_channels(low.target):
+        if _by_channels(self.format, low.target):
             self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape
@@ -141,4 +165,5 @@ class MulConstant(AddConstant):
     format = formats.MUL
     title = "iqMul (constant)"
     floats = (("", "Mul"),)
+    scaling = replace(AddConstant.scaling, max_exponent=_times_constant, zero_points=partial(_zero_points, formats.MUL))
     factor_is_constant = True

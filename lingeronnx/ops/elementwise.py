@@ -8,6 +8,7 @@ rounds each operand as well, but saturates the sum only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from .. import formats
 from ..emit import Lowering
@@ -18,10 +19,11 @@ from ..plan import Affine
 from ..targets import Target
 from ..targets.arithmetic import Operands, Sum
 from ..targets.limits import OperandLimits
-from ._base import Op, Tie
+from ._base import Op
 from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
 from .layers.norm import scaled_channels
 from .moves.concat import copied
+from .scaling import Exponents, ScalePair, Scaling, own_scale, product
 
 __all__ = ["Add", "BinaryRule", "Mul", "Sub"]
 
@@ -53,6 +55,7 @@ class BinaryRule(Op):
     """Two activations in, each with a scale of its own."""
 
     format: PairFormat
+    scaling = Scaling(shared_scales=own_scale)
 
     def data(self, node: ir.Node) -> list[int]:
         """Return both operands."""
@@ -64,10 +67,6 @@ class BinaryRule(Op):
             return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
         return None
 
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
-
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the three scales."""
         inputs = [low.integer(node, 0), low.integer(node, 1)]
@@ -78,48 +77,67 @@ class BinaryRule(Op):
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
 
+def _read_alone(node: ir.Node) -> list[str]:
+    """Return the operands that only this node reads and that are no copies."""
+    read = [v for v in node.inputs[:2] if v is not None]
+    return [str(v.name) for v in read if ir.sole_consumer(v) is node and not copied(v)]
+
+
+def _meets_finer(form: PairFormat, target: Target) -> bool:
+    how = target.computes(form.name, Sum)
+    return how is not None and how.operands is Operands.FINE
+
+
+def _summands(form: PairFormat, node: ir.Node, target: Target) -> list[ScalePair]:
+    """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
+
+    A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
+    what they are copies of, which others may read.
+    """
+    if _meets_finer(form, target):
+        return []
+    return [ScalePair(name, ir.written_name(node)) for name in _read_alone(node)]
+
+
+def _finer_summands(form: PairFormat, node: ir.Node, target: Target, scale: Callable[[str], float]) -> list[str]:
+    """Return the operands that only this sum reads and that are held finer than it, without a use.
+
+    Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every other sum half way
+    between two integers: rounded up, that is a quarter of a step too much on average, in every sum of a net. What
+    is written at the sum's own scale is rounded once, without that bias. Not so where the other operand is finer,
+    too, and stays so: then the sums lie between integers anyway.
+    """
+    if not _meets_finer(form, target):
+        return []
+    alone, most = _read_alone(node), scale(ir.written_name(node))
+    finer = [name for name in dict.fromkeys(ir.read_name(node, i) for i in (0, 1)) if scale(name) > most]
+    return finer if all(name in alone for name in finer) else []
+
+
+def _coarser_operand(node: ir.Node, exponent: Exponents) -> int:
+    """Both operands are shifted right: q_o <= q_x, q_y."""
+    return min(exponent(ir.read_name(node, i)) for i in (0, 1))
+
+
+def _sum_scaling(form: PairFormat) -> Scaling:
+    return Scaling(
+        shared_scales=partial(_summands, form),
+        coarser_inputs=partial(_finer_summands, form),
+        max_exponent=_coarser_operand,
+    )
+
+
 class Add(BinaryRule):
     """Sum of two activations."""
 
     format = formats.ADD
+    scaling = _sum_scaling(formats.ADD)
     floats: tuple[tuple[str, str], ...] = (("", "Add"),)
     constraints = (equal_shapes,)
 
     def reject(self, node: ir.Node) -> str | None:
         """As the others; a mask's numbers are beyond any range."""
         return MASKED_AT_RUN_TIME if masked_at_run_time(node.outputs[0]) else super().reject(node)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
-
-        A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
-        what they are copies of, which others may read.
-        """
-        if self._meets_finer(target):
-            return []
-        return [Tie(name, ir.written_name(node)) for name in _read_alone(node)]
-
-    def coarsened(self, node: ir.Node, target: Target, scale: Callable[[str], float]) -> list[str]:
-        """Return the operands that only this sum reads and that are held finer than it, without a use.
-
-        Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every other sum half way
-        between two integers: rounded up, that is a quarter of a step too much on average, in every sum of a net. What
-        is written at the sum's own scale is rounded once, without that bias. Not so where the other operand is finer,
-        too, and stays so: then the sums lie between integers anyway.
-        """
-        if not self._meets_finer(target):
-            return []
-        alone, most = _read_alone(node), scale(ir.written_name(node))
-        finer = [name for name in dict.fromkeys(ir.read_name(node, i) for i in (0, 1)) if scale(name) > most]
-        return finer if all(name in alone for name in finer) else []
-
-    def _meets_finer(self, target: Target) -> bool:
-        how = target.computes(self.name, Sum)
-        return how is not None and how.operands is Operands.FINE
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """Both operands are shifted right: q_o <= q_x, q_y."""
-        return min(exponent(ir.read_name(node, i)) for i in (0, 1))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
@@ -131,12 +149,6 @@ class Add(BinaryRule):
         low.emit(formats.ADD, node, inputs, attrs)
 
 
-def _read_alone(node: ir.Node) -> list[str]:
-    """Return the operands that only this node reads and that are no copies."""
-    read = [v for v in node.inputs[:2] if v is not None]
-    return [str(v.name) for v in read if ir.sole_consumer(v) is node and not copied(v)]
-
-
 class Sub(Add):
     """Difference of two activations.
 
@@ -145,6 +157,7 @@ class Sub(Add):
     """
 
     format = formats.SUB
+    scaling = _sum_scaling(formats.SUB)
     floats = (("", "Sub"),)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
@@ -173,11 +186,7 @@ class Mul(BinaryRule):
     format = formats.MUL
     floats = (("", "Mul"),)
     constraints = (mul_shapes,)
-    factor = "fixed"
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The product is shifted right: q_o <= q_x + q_y."""
-        return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
+    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=product)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; the operand with one number per channel is the second, as the executors take it."""

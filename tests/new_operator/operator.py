@@ -5,7 +5,7 @@ import numpy as np
 from lingeronnx.formats import Attr, Bound, Unary
 from lingeronnx.formats import inference as rules
 from lingeronnx.formats.inference import Signature
-from lingeronnx.ops import Op
+from lingeronnx.ops import Op, Scaling, own_scale
 
 from .kernel import Squash
 
@@ -31,10 +31,7 @@ class SquashRule(Op):
 
     format = SQUASH
     floats = (("", "Softsign"),)
-    factor = "fixed"
-
-    def ties(self, node, row):
-        return []
+    scaling = Scaling(factor="fixed", shared_scales=own_scale)
 
     def lower(self, node, low):
         scales = SQUASH.scales(low.read(node, 0), low.written(node))

@@ -94,7 +94,7 @@ def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
     if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
         rule = rule_of(form)
-        weights = rule is not None and rule.factor == "absorbed"
+        weights = rule is not None and rule.scaling.factor == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
         if key in wanted and key not in given and (not modes or weights or form is REQUANT):
             yield f"{key} ({wanted[key]})"

@@ -95,7 +95,7 @@ def right_shift(seen: IntegerNode, target: Target) -> object:
         return None
     names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
     try:
-        most = rule.ceiling(seen.node, lambda name: math.frexp(names[name])[1] - 1)
+        most = rule.scaling.max_exponent(seen.node, lambda name: math.frexp(names[name])[1] - 1)
     except (KeyError, IndexError):
         return None
     exponent = math.frexp(scale)[1] - 1

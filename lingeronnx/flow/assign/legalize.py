@@ -89,7 +89,7 @@ class _PlanScales:
                 why = f"{target.name} holds scales up to 2^{target.exponents[1]}"
                 changed |= self._lower_to(name, target.exponents[1], why)
             for node, op in parts.nodes:
-                most = op.ceiling(node, self.exponent)
+                most = op.scaling.max_exponent(node, self.exponent)
                 if most is not None and ir.written_name(node) in self.tensors:
                     changed |= self._lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
 

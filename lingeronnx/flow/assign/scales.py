@@ -137,7 +137,7 @@ def _coarsen(
     for node, op in parts.nodes:
         if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
             continue
-        for name in op.coarsened(node, target, lambda name: tensors[name].scale):
+        for name in op.scaling.coarser_inputs(node, target, lambda name: tensors[name].scale):
             to, group = tensors[ir.written_name(node)], owner[name]
             given = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
             if not given and tensors[name].bits == to.bits:

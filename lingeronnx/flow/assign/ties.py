@@ -67,16 +67,16 @@ def tie_classes(parts: Partition, target: Target) -> tuple[TieClass, ...]:
     for name in activations:
         sets.find(name)
     for node, op in parts.nodes:
-        for tie in op.ties(node, target):
-            sets.join(tie.first, tie.second)
-            if tie.governs is not None:
-                mute.add(tie.second if tie.governs == tie.first else tie.first)
-        if op.bound is not None:
-            bounded[ir.written_name(node)] = op.bound
-        reach = reached.get(ir.read_name(node)) if op.moves else op.reach
+        for pair in op.scaling.shared_scales(node, target):
+            sets.join(pair.first, pair.second)
+            if pair.statistics_of is not None:
+                mute.add(pair.second if pair.statistics_of == pair.first else pair.first)
+        if op.scaling.output_bound is not None:
+            bounded[ir.written_name(node)] = op.scaling.output_bound
+        reach = reached.get(ir.read_name(node)) if op.moves else op.scaling.hard_bound
         if reach is not None:
             reached.update({str(node.outputs[index].name): reach for index in op.results(node)})
-        if (room := op.below(node)) is not None:
+        if (room := op.scaling.room_below(node)) is not None:
             below[ir.written_name(node)] = room
     members: dict[str, list[str]] = {}
     for name in activations:
@@ -182,7 +182,7 @@ def _curve(
     written = ir.written_name(node)
     if key not in inside or written in names:
         return None, ""
-    return inside[key].curve(model, node, target), written
+    return inside[key].scaling.function(model, node, target), written
 
 
 def tops(parts: Partition, target: Target) -> dict[str, float]:

@@ -140,7 +140,7 @@ def _groups(parts: Partition) -> list[_ChannelGroup]:
     groups = []
     for tensors in union.members().values():
         inside = set(tensors)
-        layers = [node for node, op in parts.nodes if op.factor == "absorbed"]
+        layers = [node for node, op in parts.nodes if op.scaling.factor == "absorbed"]
         writers = tuple(n for n in layers if ir.written_name(n) in inside)
         readers = tuple(n for n in layers if ir.read_name(n) in inside)
         if union.free(tensors) and writers and readers:

@@ -33,7 +33,7 @@ def apply(parts: Partition, factors: Factors) -> None:
     for node, op in parts.nodes:
         f_in = factors.get(ir.read_name(node), _ONE)
         f_out = factors.get(ir.written_name(node), _ONE)
-        if op.factor == "absorbed":
+        if op.scaling.factor == "absorbed":
             if np.any(f_in != 1) or np.any(f_out != 1):
                 _scale_parameters(model, node, f_in, f_out)
         elif op.format is CLIP and np.any(f_out != 1):

@@ -14,7 +14,8 @@ from ... import formats
 from ...emit import Lowering
 from ...graph import ir
 from ...targets import Target
-from .._base import Op, Tie, Violation
+from .._base import Op, Violation
+from ..scaling import ScalePair, Scaling
 
 __all__ = ["Clip", "Relu", "bounds", "is_relu"]
 
@@ -42,10 +43,19 @@ def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
     low.emit(formats.CLIP, node, [low.integer(node, 0), *given], {})
 
 
-def _tie_to_output(node: ir.Node) -> list[Tie]:
+def _output_counts(node: ir.Node, target: Target) -> list[ScalePair]:
     """Input and output share a scale; where nobody else reads the input only the output's range matters."""
     source, result = ir.source(node), ir.written_name(node)
-    return [Tie(str(source.name), result, result if ir.sole_consumer(source) is node else None)]
+    return [ScalePair(str(source.name), result, result if ir.sole_consumer(source) is node else None)]
+
+
+def _where_clip(node: ir.Node, target: Target) -> bool:
+    """Whether there is a Clip, which cuts at any integer; saturation stands in for it around 0 only."""
+    return target.runs(formats.CLIP.name)
+
+
+#: Of Relu and Clip.
+_SCALING = Scaling(shared_scales=_output_counts, zero_points=_where_clip)
 
 
 class Relu(Op):
@@ -53,15 +63,8 @@ class Relu(Op):
 
     format = formats.RELU
     floats = (("", "Relu"),)
+    scaling = _SCALING
     keeps = True
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """The output's statistics count when nobody else reads the input."""
-        return _tie_to_output(node)
-
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether there is a Clip, which cuts at any integer."""
-        return target.zero_points and target.runs(formats.CLIP.name)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit Relu, or Clip from the integer that stands for 0."""
@@ -77,6 +80,7 @@ class Clip(Op):
 
     format = formats.CLIP
     floats = (("", "Clip"),)
+    scaling = _SCALING
     keeps = True
 
     def available(self, target: Target) -> bool:
@@ -103,14 +107,6 @@ class Clip(Op):
                 "use Clip(0, b) or leave the node in float",
             )
         ]
-
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether there is a Clip: saturation stands in for it around 0 only."""
-        return target.zero_points and target.runs(self.name)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return the tie of Relu: input and output share one scale."""
-        return _tie_to_output(node)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit Clip with integer bounds, or, where the top integer is the upper bound, Relu."""

@@ -10,7 +10,7 @@ factor times x side by side, GluInt multiplies. The gate is held at a scale that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from ...graph import ir
 from ...plan import Affine
 from ...plan.power_of_two import power_below
 from ...targets import Target
-from .._base import Op, Tie
+from .._base import Op
+from ..scaling import Exponents
 from .lut import SIGMOID, gated_axis
-from .table import TABLE
+from .table import TABLE, TABLE_SCALING
 
-__all__ = ["Gated"]
+__all__ = ["Gated", "gated_product"]
 
 #: Sigmoid is within half a count of Q7 of its end from here on.
 _ROOM = 5.0
@@ -38,13 +39,18 @@ def _factor(node: ir.Node) -> float:
     return 1.702 if kind == "Gelu" else float(ir.attr(node, "alpha", 1.0)) if kind == "Swish" else 1.0
 
 
+def gated_product(node: ir.Node, exponent: Exponents) -> int:
+    """The product with a gate of 7 fractional bits is shifted right."""
+    return exponent(ir.read_name(node)) + 7
+
+
 class Gated(Op):
     """A number times the sigmoid of a multiple of itself."""
 
     format = formats.MUL
     title = "SiLU, GELU (composed)"
     floats = (("", "Gelu"), ("", "Swish"), (ir.DOMAIN, "Gelu"), (ir.DOMAIN, "Silu"))
-    factor = "fixed"
+    scaling = replace(TABLE_SCALING, max_exponent=gated_product)
     constraints = (gated_axis,)
 
     def reject(self, node: ir.Node) -> str | None:
@@ -57,22 +63,6 @@ class Gated(Op):
     def available(self, target: Target) -> bool:
         """Whether the platform has a sigmoid."""
         return SIGMOID.available(target)
-
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether it becomes a table."""
-        return target.runs(TABLE.name) and TABLE.zero_points(node, target)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
-
-    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
-        """The table's, where it becomes one."""
-        return TABLE.curve(model, node, target) if target.runs(TABLE.name) else None
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The product with the gate is shifted right."""
-        return exponent(ir.read_name(node)) + 7
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit what the platform has for it."""

@@ -8,8 +8,6 @@ The gate has 7 fractional bits, as a sigmoid's has, so its upper end is 127/128.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ... import formats
 from ...emit import Lowering
 from ...formats.curves import Q7
@@ -17,8 +15,10 @@ from ...graph import ir
 from ...plan import Affine
 from ...plan.power_of_two import exponent_below, power_below
 from ...targets import Target
-from .._base import Op, Tie
+from .._base import Op
 from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
+from ..scaling import Scaling, fixed_exponent, own_scale
+from .gated import gated_product
 from .table import TABLE
 
 __all__ = ["HardSigmoid", "HardSwish"]
@@ -37,8 +37,7 @@ class HardSigmoid(Op):
     format: formats.Format = formats.RELU
     title = "HardSigmoid (composed)"
     floats: tuple[tuple[str, str], ...] = (("", "HardSigmoid"),)
-    factor = "fixed"
-    bound: float | None = 1.0
+    scaling = Scaling(factor="fixed", shared_scales=own_scale, output_bound=1.0, max_exponent=fixed_exponent(7))
 
     def available(self, target: Target) -> bool:
         """Its parts must be there, and no table, which rounds once."""
@@ -51,14 +50,6 @@ class HardSigmoid(Op):
             return "its shape is not known before the run"
         alpha, beta = _line(node)
         return None if 0 < alpha < 64 and 0 <= beta <= 1 else "its line does not rise from 0 to 1 around 0"
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The gate's scale is 2^7."""
-        return 7
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the gate, and a Requant where it is wanted at another scale."""
@@ -87,11 +78,7 @@ class HardSwish(HardSigmoid):
     format = formats.MUL
     title = "HardSwish (composed)"
     floats = (("", "HardSwish"), (ir.DOMAIN, "HardSwish"))
-    bound = None
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The product with the gate is shifted right."""
-        return exponent(ir.read_name(node)) + 7
+    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=gated_product)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the gate and iqMul."""

@@ -8,8 +8,6 @@ Exact for x >= 0; for x < 0 one rounding. What is no image is reshaped to one an
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ... import formats
@@ -18,8 +16,9 @@ from ...graph import ir
 from ...plan import Affine
 from ...plan.power_of_two import exponent_below
 from ...targets import Target
-from .._base import Op, Tie
+from .._base import Op
 from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
+from ..scaling import Exponents, NumberFunction, Scaling, own_scale
 
 __all__ = ["LeakyRelu", "slopes"]
 
@@ -35,12 +34,26 @@ def slopes(node: ir.Node) -> np.ndarray | None:
     return array.reshape(-1).astype(np.float64) if full == (1, array.size, *(1,) * (len(shape) - 2)) else None
 
 
+def _half_lines(model: ir.Graph, node: ir.Node, target: Target) -> NumberFunction:
+    """Two half-lines; of several slopes that of the mean square."""
+    steep = slopes(node)
+    assert steep is not None
+    slope = float(np.sqrt(np.mean(np.square(steep))))
+    return lambda x: np.where(x >= 0, x, slope * x)
+
+
+def _input_exponent(node: ir.Node, exponent: Exponents) -> int:
+    """The sum's: q_o <= q_x."""
+    return exponent(ir.read_name(node))
+
+
 class LeakyRelu(Op):
     """A sum of two half-lines; it has no integer operator of its own."""
 
     format = formats.ADD
     title = "LeakyRelu (composed)"
     floats = (("", "LeakyRelu"), ("", "PRelu"))
+    scaling = Scaling(shared_scales=own_scale, function=_half_lines, max_exponent=_input_exponent)
 
     def available(self, target: Target) -> bool:
         """Its parts must be there."""
@@ -51,21 +64,6 @@ class LeakyRelu(Op):
         if image_shape(node) is None:
             return "its shape is not known before the run"
         return None if slopes(node) is not None else "its slope is computed at run time or differs within a channel"
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
-
-    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Two half-lines; of several slopes that of the mean square."""
-        steep = slopes(node)
-        assert steep is not None
-        slope = float(np.sqrt(np.mean(np.square(steep))))
-        return lambda x: np.where(x >= 0, x, slope * x)
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The sum's: q_o <= q_x."""
-        return exponent(ir.read_name(node))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd; on an image, if need be reshaped."""

@@ -7,7 +7,9 @@ GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,8 +22,9 @@ from ...graph.attributes import Attribute
 from ...plan import Affine
 from ...targets import Limit, Target
 from ...targets.arithmetic import CurveArithmetic, Reading
-from .._base import Op, Tie
-from .table import TABLE
+from .._base import Op
+from ..scaling import Scaling, fixed_exponent
+from .table import TABLE, TABLE_SCALING
 
 __all__ = ["SIGMOID", "TANH", "gated_axis"]
 
@@ -40,14 +43,26 @@ def gated_axis(node: ir.Node, target: Target) -> object:
     return None if fits else "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
+def _table_fraction(form: Format, target: Target) -> int | None:
+    """Return the table's fractional bits, where the table takes int16 anyway."""
+    how = target.computes(form.name, CurveArithmetic) if target.right(form.name) else None
+    return None if how is None or how.reading is not Reading.RIGHT_ONLY else how.table.fraction
+
+
+def _scaling(form: Format) -> Scaling:
+    """The chip's table writes 7 fractional bits."""
+    return replace(
+        TABLE_SCALING, output_bound=1.0, max_exponent=fixed_exponent(7), min_exponent=partial(_table_fraction, form)
+    )
+
+
 class Sigmoid(Op):
     """The logistic function by the chip's table, or by what stands in for it."""
 
     format = formats.SIGMOID
     floats: tuple[tuple[str, str], ...] = (("", "Sigmoid"),)
-    factor = "fixed"
+    scaling = _scaling(formats.SIGMOID)
     head = True
-    bound: float | None = 1.0
     constraints: tuple[Limit, ...] = (gated_axis,)
 
     def available(self, target: Target) -> bool:
@@ -58,27 +73,6 @@ class Sigmoid(Op):
     def absence(self, node: ir.Node, target: Target) -> str:
         """The reason that the target gives, where it gives one."""
         return target.why.get(self.name) or super().absence(node, target)
-
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether it becomes a table of its own."""
-        return target.runs(TABLE.name) and TABLE.zero_points(node, target)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
-
-    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
-        """The table's, where it becomes one."""
-        return TABLE.curve(model, node, target) if target.runs(TABLE.name) else None
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The output's scale is 2^7."""
-        return 7
-
-    def fine(self, target: Target) -> int | None:
-        """Return the table's fractional bits, where the table takes int16 anyway."""
-        how = target.computes(self.name, CurveArithmetic) if self.tabled(target) else None
-        return None if how is None or how.reading is not Reading.RIGHT_ONLY else how.table.fraction
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the row's way, and a Requant where the output is wanted at another scale."""
@@ -142,6 +136,7 @@ class Tanh(Sigmoid):
     """The hyperbolic tangent by the chip's table."""
 
     format = formats.TANH
+    scaling = _scaling(formats.TANH)
     floats = (("", "Tanh"),)
     constraints = ()
 

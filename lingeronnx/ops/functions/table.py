@@ -10,7 +10,7 @@ a model-local function (GELU as exporters write it, for instance).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from ...emit import Lowering
 from ...errors import InternalError
 from ...graph import ir, operators
 from ...targets import Target
-from .._base import Op, Tie
+from .._base import Op
+from ..scaling import NumberFunction, Scaling, own_scale
 
-__all__ = ["HALF_LINES", "TABLE", "Table", "evaluate", "table_of"]
+__all__ = ["HALF_LINES", "TABLE", "TABLE_SCALING", "Table", "evaluate", "table_of"]
 
 
 def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
@@ -59,6 +60,20 @@ def table_of(model: ir.Graph, node: ir.Node, x: np.ndarray) -> np.ndarray:
         return evaluate(node, *(x if array is None else array.astype(np.float64).reshape(()) for array in values))
 
 
+def _entries(model: ir.Graph, node: ir.Node, target: Target) -> NumberFunction | None:
+    """What a table of the function holds, where the target has tables."""
+    return (lambda x: np.nan_to_num(table_of(model, node, x))) if target.runs(formats.TABLE.name) else None
+
+
+def _tabled(node: ir.Node, target: Target) -> bool:
+    """Whether it becomes a table, which takes zero points."""
+    return target.runs(formats.TABLE.name) and formats.TABLE.zero_points
+
+
+#: Of a function of one number that becomes a table where the target has tables.
+TABLE_SCALING = Scaling(factor="fixed", shared_scales=own_scale, function=_entries, zero_points=_tabled)
+
+
 class Table(Op):
     """Any function of one number."""
 
@@ -69,7 +84,7 @@ class Table(Op):
         ("", "PRelu"),
         *((ir.DOMAIN, kind) for kind in ("Gelu", "HardSwish", "Mish", "Silu", "Curve")),
     )
-    factor = "fixed"
+    scaling = TABLE_SCALING
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is not a constant."""
@@ -92,14 +107,6 @@ class Table(Op):
         straight = node.op_type in operators.STRAIGHT and (node.op_type != "Div" or ir.const(node.inputs[0]) is None)
         return f"{reason} with a constant; between layers a BatchNormalization does it" if straight else reason
 
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
-
-    def curve(self, model: ir.Graph, node: ir.Node, target: Target) -> Callable[[np.ndarray], np.ndarray] | None:
-        """What the table holds."""
-        return lambda x: np.nan_to_num(table_of(model, node, x))
-
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the table worked out."""
         from simulator.kernels import grid
@@ -120,7 +127,7 @@ class HalfLines(Table):
     """LeakyRelu, and PRelu with one slope: a positive factor passes through."""
 
     floats = (("", "LeakyRelu"), ("", "PRelu"))
-    factor = "passes"
+    scaling = replace(TABLE_SCALING, factor="passes")
 
 
 TABLE, HALF_LINES = Table(), HalfLines()

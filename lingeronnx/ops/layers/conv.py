@@ -7,7 +7,6 @@ Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu stays a node 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from ... import formats
 from ...emit import Lowering
@@ -15,7 +14,8 @@ from ...formats.layers import WeightFormat, sum_scale
 from ...graph import ir
 from ...graph.attributes import Attribute
 from ...targets import Target
-from .._base import Op, Tie, Violation
+from .._base import Op, Violation
+from ..scaling import Scaling, own_scale, product
 
 __all__ = ["Conv1d", "Conv2d", "ConvGeometry", "known"]
 
@@ -62,7 +62,7 @@ class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
     format: WeightFormat
-    factor = "absorbed"
+    scaling = Scaling(factor="absorbed", shared_scales=own_scale, max_exponent=product)
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Return the weight, input 1."""
@@ -75,14 +75,6 @@ class WeightLayer(Op):
         if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const(node.inputs[2]) is None:
             return "its bias is computed at run time"
         return None
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """None: the output has a scale of its own."""
-        return []
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The shift to the output is to the right: q_o <= q_x + q_w."""
-        return exponent(ir.read_name(node)) + exponent(ir.read_name(node, 1))
 
     def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Attribute]:
         """Return the attributes every weight layer has."""

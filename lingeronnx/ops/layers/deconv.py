@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,8 @@ class ConvTranspose2d(WeightLayer):
 
     format = formats.CONV_TRANSPOSE2D
     floats = (("", "ConvTranspose"),)
-    factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
+    # Its weight has the outputs on axis 1, where no other layer has them.
+    scaling = replace(WeightLayer.scaling, factor="fixed")
 
     def reject(self, node: ir.Node) -> str | None:
         """Two-dimensional, with explicit padding."""

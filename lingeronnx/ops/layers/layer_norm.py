@@ -7,7 +7,6 @@ beta int32 at 2^10 * scale_w. The result does not depend on the input's scale bu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -19,7 +18,8 @@ from ...graph.attributes import Attribute
 from ...plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import NormArithmetic
-from .._base import Op, Tie
+from .._base import Op
+from ..scaling import Exponents, Scaling, own_scale
 
 __all__ = ["LayerNorm", "as_lines", "short_line"]
 
@@ -46,12 +46,17 @@ def norm_axes(node: ir.Node, target: Target) -> object:
     return f"{count} axes" if target.norm is not None and count > target.norm.max_axes else None
 
 
+def _row_times_factor(node: ir.Node, exponent: Exponents) -> int:
+    """The shift to the output is to the right: q_o <= 10 + q_w."""
+    return FRACTION + exponent(ir.read_name(node, 1))
+
+
 class LayerNorm(Op):
     """Layer normalisation with factor and summand."""
 
     format = formats.LAYER_NORM
     floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
-    factor = "fixed"
+    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=_row_times_factor)
     constraints = (norm_row, epsilon_fixed, norm_axes)
 
     def parameters(self, node: ir.Node) -> list[int]:
@@ -74,14 +79,6 @@ class LayerNorm(Op):
             return "it mixes samples"
         fits = all(v is None or v.shape == shape[axis:] for v in (gamma, beta))
         return None if fits else "its factor does not have one value per element"
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """None: the output has a scale of its own."""
-        return []
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The shift to the output is to the right: q_o <= 10 + q_w."""
-        return FRACTION + exponent(ir.read_name(node, 1))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""

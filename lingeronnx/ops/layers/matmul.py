@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ...graph import ir
 from ...targets import Target
 from ...targets.limits import MatrixLimits
 from ..elementwise import BinaryRule
+from ..scaling import Scaling, own_scale, product
 
 __all__ = ["Bmm"]
 
@@ -31,7 +31,7 @@ class Bmm(BinaryRule):
     format = formats.BMM
     floats = (("", "MatMul"),)
     constraints = (matrix_rank,)
-    factor = "fixed"
+    scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=product)
 
     def reject(self, node: ir.Node) -> str | None:
         """Two activations of the same rank, whose first axis is the batch."""
@@ -44,10 +44,6 @@ class Bmm(BinaryRule):
         """Outputs times the length of the rows."""
         result, left = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """The product is shifted right: q_o <= q_x + q_y."""
-        return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""

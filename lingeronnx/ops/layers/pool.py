@@ -1,10 +1,10 @@
 """Pooling: MaxPool on integers and AvgPool2dInt.
 
 Average pooling sums the window, padded zeros included, and divides by the whole area. Chips ignore or mis-handle a
-scale change there, so input and output are tied; `generic` requantizes in one step. The training side does too, and
-honours how the padding counts.
+scale change there, so input and output share one scale; `generic` requantizes in one step. The training side does too,
+and honours how the padding counts.
 
-The average of a whole map has a much smaller range than the map, so that a tied scale wastes bits. On chips it is a
+The average of a whole map has a much smaller range than the map, so that a shared scale wastes bits. On chips it is a
 LinearInt over [1, C, height * width] instead, whose weights stand for 1 / (height * width): an output scale of its own,
 one rounding, and none of the executor's faults of global averages.
 """
@@ -12,7 +12,6 @@ one rounding, and none of the executor's faults of global averages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -24,7 +23,8 @@ from ...graph.detached_nodes import loose_node, loose_tensor
 from ...plan import Affine
 from ...plan.power_of_two import exponent_below
 from ...targets import Target
-from .._base import Op, Tie, Violation
+from .._base import Op, Violation
+from ..scaling import Exponents, ScalePair, Scaling, passed_on
 from .conv import CONV2D
 
 __all__ = ["AvgPool2d", "MaxPool", "is_mean", "mean_weights"]
@@ -180,10 +180,22 @@ class MaxPool(Op):
         low.emit(formats.MAX_POOL, node, low.inputs(node), _window(node))
 
 
+def _average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
+    """Input and output share a scale where a change of scale comes out wrong."""
+    same = target.pool is not None and target.pool.same_scale
+    return passed_on(node, target) if same and not is_mean(node, target) else []
+
+
+def _times_weight(node: ir.Node, exponent: Exponents) -> int:
+    """A mean by weights shifts to the right: q_o <= q_x + q_w."""
+    return exponent(ir.read_name(node)) + _weight_exponent(math.prod(ir.attr(node, "kernel_shape")))
+
+
 class AvgPool2d(Op):
     """The mean of each window becomes AvgPool2dInt."""
 
     format = formats.AVG_POOL2D
+    scaling = Scaling(shared_scales=_average_scale, max_exponent=_times_weight)
     floats = (("", "AveragePool"),)
     constraints = (global_window,)
 
@@ -196,15 +208,6 @@ class AvgPool2d(Op):
     def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """None where it does not become AvgPool2dInt."""
         return [] if is_mean(node, target) else super().violations(node, target)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Tied where a change of scale comes out wrong."""
-        tied = target.pool is not None and target.pool.same_scale
-        return super().ties(node, target) if tied and not is_mean(node, target) else []
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """A mean by weights shifts to the right: q_o <= q_x + q_w."""
-        return exponent(ir.read_name(node)) + _weight_exponent(math.prod(ir.attr(node, "kernel_shape")))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with both scales; a global average as a LinearInt, or in the steps that the platform gets right."""

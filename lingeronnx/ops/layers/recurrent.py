@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +27,8 @@ from ...plan import Affine
 from ...targets import Target
 from ...targets import arithmetic as kinds
 from ...targets.limits import RecurrentLimits
-from .._base import Op, Tie
+from .._base import Op
+from ..scaling import ScalePair, Scaling, fixed_exponent
 
 __all__ = ["LSTM", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]
 
@@ -139,22 +141,43 @@ def right_gru(node: ir.Node, target: Target) -> object:
 # ---- the integer operators ---------------------------------------------------------------------------------------
 
 
+def _integer_inputs(node: ir.Node) -> list[int]:
+    """The input, and a state that is computed."""
+    state = given(node).get("h") if node.domain == ir.DOMAIN else None
+    return [0] if state is None or ir.const(node.inputs[state]) is not None else [0, state]
+
+
+def _integer_outputs(node: ir.Node) -> list[int]:
+    """The sequence; where lengths are given the last state is no step of it."""
+    return [0, 1] if node.domain == ir.DOMAIN and "lengths" in given(node) and _is_read(node, 1) else [0]
+
+
+def _states(node: ir.Node, target: Target) -> list[ScalePair]:
+    """Input and state have scales of their own; the state that goes in is what comes out."""
+    y = ir.written_name(node)
+    return [ScalePair(ir.read_name(node, index), y) for index in _integer_inputs(node)[1:]] + [
+        ScalePair(y, str(node.outputs[index].name)) for index in _integer_outputs(node)[1:]
+    ]
+
+
+#: A state is in [-1, 1].
+_SCALING = Scaling(factor="fixed", shared_scales=_states, hard_bound=1.0)
+
+
 class _Recurrent(Op):
     """What LSTMInt and GRUInt share."""
 
-    factor = "fixed"
-    reach: float | None = 1.0
+    scaling = _SCALING
     format: Recurrent
     onnx_gates: ClassVar[str]  # ONNX's order
 
     def data(self, node: ir.Node) -> list[int]:
         """The input, and a state that is computed."""
-        state = given(node).get("h") if node.domain == ir.DOMAIN else None
-        return [0] if state is None or ir.const(node.inputs[state]) is not None else [0, state]
+        return _integer_inputs(node)
 
     def results(self, node: ir.Node) -> list[int]:
         """The sequence; where lengths are given the last state is no step of it."""
-        return [0, 1] if node.domain == ir.DOMAIN and "lengths" in given(node) and _is_read(node, 1) else [0]
+        return _integer_outputs(node)
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Return the weights of inputs and states."""
@@ -165,13 +188,6 @@ class _Recurrent(Op):
         if node.domain == ir.DOMAIN:
             return None
         return obstacle(node) or "it was not brought into the form of one direction"
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Input and state have scales of their own; the state that goes in is what comes out."""
-        y = ir.written_name(node)
-        return [Tie(ir.read_name(node, index), y) for index in self.data(node)[1:]] + [
-            Tie(y, str(node.outputs[index].name)) for index in self.results(node)[1:]
-        ]
 
     def macs(self, node: ir.Node) -> int:
         """Return the steps times the size of both weights."""
@@ -300,13 +316,11 @@ class Lstm(_Recurrent):
     """A long short-term memory of one direction becomes LSTMInt."""
 
     format = formats.LSTM
+    # At most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip.
+    scaling = replace(_SCALING, max_exponent=fixed_exponent(14))
     floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
     constraints = (square_input, whole_sequences, from_zero, cell_inside)
     onnx_gates = "iofg"
-
-    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
-        """A state in [-1, 1] has at most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip."""
-        return 14
 
     def cell_limit(self, target: Target) -> float | None:
         """Return the largest product of forget gate and cell that `target` holds, None where it holds any."""

@@ -11,8 +11,9 @@ from ... import formats
 from ...emit import Lowering
 from ...graph import ir
 from ...targets import Target
-from .._base import Op, Tie
+from .._base import Op
 from ..functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time
+from ..scaling import Scaling, own_scale
 
 __all__ = ["LogSoftmax", "Softmax"]
 
@@ -29,10 +30,9 @@ class Softmax(Op):
 
     format = formats.SOFTMAX
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
-    factor = "fixed"
+    scaling = Scaling(factor="fixed", shared_scales=own_scale, output_bound=1.0)
     constraints = (row_length,)
     head = True
-    bound: float | None = 1.0
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows within a sample, all sizes known."""
@@ -50,10 +50,6 @@ class Softmax(Op):
     def absence(self, node: ir.Node, target: Target) -> str:
         """The reason that the target gives, where it gives one."""
         return target.why.get(self.name) or super().absence(node, target)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """Return none: input and output have scales of their own."""
-        return []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit, between two transposes where the axis is not the last."""
@@ -76,4 +72,4 @@ class LogSoftmax(Softmax):
 
     format = formats.LOG_SOFTMAX
     floats = (("", "LogSoftmax"),)
-    bound = None
+    scaling = Scaling(factor="fixed", shared_scales=own_scale)

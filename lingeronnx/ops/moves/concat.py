@@ -8,7 +8,8 @@ from ...graph import ir
 from ...targets import Target
 from ...targets.arithmetic import Concat as Arithmetic
 from ...targets.limits import OperandLimits
-from .._base import Op, Tie
+from .._base import Op
+from ..scaling import ScalePair, Scaling
 
 __all__ = ["Concat", "copied", "mark_parts"]
 
@@ -35,16 +36,34 @@ def computed_inputs(node: ir.Node, target: Target) -> object:
     return "a constant" if any(ir.const(value) is not None for value in node.inputs) else None
 
 
+def _computed(node: ir.Node) -> list[int]:
+    return [i for i, value in enumerate(node.inputs) if ir.const(value) is None]
+
+
+def _written_side_by_side(node: ir.Node, target: Target) -> list[ScalePair]:
+    """None where every input is requantized; on chips that cannot shift right here, what nobody else reads.
+
+    Nor do the parts of one tensor have scales of their own.
+    """
+    how = target.computes(formats.CONCAT.name, Arithmetic)
+    if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
+        return []
+    alone = [v for i in _computed(node) if (v := node.inputs[i]) is not None and not v.is_graph_output()]
+    names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
+    return [ScalePair(name, ir.written_name(node)) for name in names]
+
+
 class Concat(Op):
     """Concatenation along an axis other than the batch; a constant, such as a class token, has the output's scale."""
 
     format = formats.CONCAT
+    scaling = Scaling(shared_scales=_written_side_by_side)
     floats = (("", "Concat"),)
     constraints = (computed_inputs,)
 
     def data(self, node: ir.Node) -> list[int]:
         """Return the inputs that are computed."""
-        return [i for i, value in enumerate(node.inputs) if ir.const(value) is None]
+        return _computed(node)
 
     def reject(self, node: ir.Node) -> str | None:
         """Not along the batch axis, and of real numbers."""
@@ -53,18 +72,6 @@ class Concat(Op):
             return "its inputs are constants" if arrays else "it has no inputs"
         rank = len(ir.shape(node.outputs[0]) or ())
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """None where every input is requantized; on chips that cannot shift right here, what nobody else reads.
-
-        Nor do the parts of one tensor have scales of their own.
-        """
-        how = target.computes(self.name, Arithmetic)
-        if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
-            return []
-        alone = [v for i in self.data(node) if (v := node.inputs[i]) is not None and not v.is_graph_output()]
-        names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
-        return [Tie(name, ir.written_name(node)) for name in names]
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""

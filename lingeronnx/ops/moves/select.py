@@ -17,7 +17,8 @@ from ...formats.moves.select import slices
 from ...graph import ir
 from ...targets import Target
 from ...targets.limits import SliceLimits
-from .._base import Op, Tie
+from .._base import Op
+from ..scaling import ScalePair, Scaling, passed_on
 
 __all__ = ["Gather", "Slice"]
 
@@ -78,17 +79,32 @@ class Slice(Op):
                 low.emit(formats.SLICE, node, [x, *given], {})
 
 
+def _is_embedding(node: ir.Node) -> bool:
+    """Whether a computed index reads rows of a constant table."""
+    return ir.const(node.inputs[0]) is not None
+
+
+def _chosen_scale(node: ir.Node, target: Target) -> list[ScalePair]:
+    """An embedding's output has a scale of its own."""
+    return [] if _is_embedding(node) else passed_on(node, target)
+
+
+def _chosen_zero_points(node: ir.Node, target: Target) -> bool:
+    """Whether it chooses among activations: the rows of a constant table are weights."""
+    return not _is_embedding(node) and formats.GATHER.zero_points
+
+
 class Gather(Op):
     """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
 
     format = formats.GATHER
     moves = True
-    factor = "fixed"
+    scaling = Scaling(factor="fixed", shared_scales=_chosen_scale, zero_points=_chosen_zero_points)
     floats = (("", "Gather"),)
 
     def data(self, node: ir.Node) -> list[int]:
         """Return the table, or nothing where it is a constant that a computed index reads."""
-        return [] if ir.const(node.inputs[0]) is not None else [0]
+        return [] if _is_embedding(node) else [0]
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows by an int64 index, or a constant index of at most one axis; not along the batch."""
@@ -103,14 +119,6 @@ class Gather(Op):
         shape = ir.shape(node.inputs[0])
         axis = ir.attr(node, "axis", 0) % len(shape) if shape else 0
         return "it chooses along the batch axis" if not shape or axis == 0 or shape[axis] is None else None
-
-    def zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether it chooses among activations: the rows of a constant table are weights."""
-        return bool(self.data(node)) and super().zero_points(node, target)
-
-    def ties(self, node: ir.Node, target: Target) -> list[Tie]:
-        """An embedding's output has a scale of its own."""
-        return super().ties(node, target) if self.data(node) else []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""

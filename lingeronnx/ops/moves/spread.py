@@ -13,6 +13,7 @@ from ...graph import ir
 from ...targets import Target
 from ...targets.limits import PadLimits
 from .._base import Op
+from ..scaling import Scaling
 from .shape import moves_batch
 
 __all__ = ["Expand", "Pad", "Resize", "Tile"]
@@ -73,7 +74,7 @@ def pad_form(node: ir.Node, target: Target) -> object:
 class Pad(_Spread):
     """Surround with a constant, the edge, or the reflection."""
 
-    factor = "fixed"
+    scaling = Scaling(factor="fixed")
     format = formats.PAD
     floats = (("", "Pad"),)
     constraints = (pad_form,)
