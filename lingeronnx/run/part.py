@@ -10,11 +10,13 @@ a Dequant reads.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..formats import DEQUANT, integer_format, is_quantized_domain
 from ..graph import ir
 from ..targets import Target
 
-__all__ = ["chip_part", "on_chip", "scaled_by_host"]
+__all__ = ["chip_part", "chip_piece", "on_chip", "scaled_by_host"]
 
 
 def chip_part(graph: ir.Graph, target: Target) -> ir.Graph:
@@ -22,11 +24,22 @@ def chip_part(graph: ir.Graph, target: Target) -> ir.Graph:
 
     target : what the graph is for; its opset is that of the part.
     """
-    if len(on_chip(graph)) == len(graph.graph):
+    inside = on_chip(graph)
+    if len(inside) == len(graph.graph):
         return graph
-    part = ir.clone(graph)
-    inner, inside = part.graph, on_chip(part)
-    kept = [node for node in inner if id(node) in inside]
+    return chip_piece(graph, frozenset(i for i, node in enumerate(graph.graph) if id(node) in inside), target)
+
+
+def chip_piece(graph: ir.Graph, places: Collection[int], target: Target) -> ir.Graph:
+    """Return a copy of some integer nodes of `graph`, by their places in it, as a graph of their own.
+
+    Its outputs are what is read outside it and what the whole graph puts out.
+    """
+    piece = ir.clone(graph)
+    inner = piece.graph
+    kept = [node for place, node in enumerate(inner) if place in places]
+    inside = {id(node) for node in kept}
+    outputs = _leaving(inner, inside)
     inputs: list[ir.Value] = []
     for node in kept:
         for source in [v for v in node.inputs if v is not None and ir.const(v) is None]:
@@ -38,26 +51,32 @@ def chip_part(graph: ir.Graph, target: Target) -> ir.Graph:
                 for user, index in list(source.uses()):
                     if id(user) in inside:
                         user.replace_input_with(index, entry)
-                source.name = ir.fresh_name(part, f"{source.name}_host")
+                source.name = ir.fresh_name(piece, f"{source.name}_host")
             inputs.append(entry)
-    outputs = [
-        ir.source(node) if id(node) not in inside else node.outputs[0]
-        for node in inner
-        if scaled_by_host(node) or (id(node) in inside and (node.op_type == DEQUANT.name or _real(node)))
-    ]
     inner.outputs[:] = outputs
-    ir.remove_unused(part)
+    ir.remove_unused(piece)
     inner.inputs[:] = inputs
-    part.functions.clear()
+    piece.functions.clear()
     inner.opset_imports.clear()
     inner.opset_imports.update({"": target.opset, "thinker": 1})
-    return part
+    return piece
 
 
-def _real(node: ir.Node) -> bool:
-    """Whether the integer `node` writes floats without a Dequant."""
-    kind = node.outputs[0].dtype
-    return kind is not None and kind.name == "FLOAT"
+def _leaving(inner: ir.Body, inside: Collection[int]) -> list[ir.Value]:
+    """Return what the nodes `inside` write for others, in the order in which it leaves the integers."""
+    found: dict[int, ir.Value] = {}
+    for node in inner:
+        values = [ir.source(node)] if scaled_by_host(node) else node.outputs
+        found.update((id(v), v) for v in values if id(v.producer()) in inside and _leaves(v, node, inside))
+    return list(found.values())
+
+
+def _leaves(value: ir.Value, at: ir.Node, inside: Collection[int]) -> bool:
+    """Whether `value` leaves the nodes `inside` at the node `at`, which writes it or is the host's Dequant of it."""
+    if at is not value.producer() or at.op_type == DEQUANT.name or value.is_graph_output():
+        return True
+    outside = [use.node for use in value.uses() if id(use.node) not in inside]
+    return any(not scaled_by_host(node) for node in outside)
 
 
 def scaled_by_host(node: ir.Node) -> bool:

@@ -1,0 +1,185 @@
+"""An integer graph in parts that run one after the other: integers on the chip, float operators on the host.
+
+    host 1 -> chip 1 -> host 2 -> chip 2 ...        a part reads what parts before it wrote, and the graph's inputs
+
+Each part is a model of its own, and a tensor between parts has the name that it has in the whole graph. Between parts
+go floats, since a chip part has its Quants and Dequants; integers where one chip part reads what another one wrote, and
+where the chip writes more than 8 bits: then the host scales them.
+
+There are as few chip parts as possible: as many as the longest way through the graph enters the integers. An integer
+node runs as early as it can, a float node as late. A Quant stands in every part that reads what it writes, since on a
+board the host quantizes what it hands over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from ..formats import QUANT
+from ..graph import ir
+from ..targets import Target
+from .host_part import host_model, names_read, scaled
+from .part import chip_piece, on_chip, scaled_by_host
+from .runners import reads
+
+__all__ = ["Part", "Parts", "parts_of"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part, a model of its own.
+
+    name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip part the integer
+    graph for the packer, with its Quants and Dequants; of a host part plain ONNX. inputs, outputs : of `graph`, in its
+    order; they are called as in the whole graph. nodes : those of the whole graph that it computes, by name.
+    """
+
+    name: str
+    chip: bool
+    graph: ir.Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A whole graph, and its parts in the order in which they run."""
+
+    whole: ir.Graph
+    parts: tuple[Part, ...]
+
+    @property
+    def chip(self) -> tuple[Part, ...]:
+        """The parts that the chip runs."""
+        return tuple(part for part in self.parts if part.chip)
+
+    @property
+    def host(self) -> tuple[Part, ...]:
+        """The parts that the host runs."""
+        return tuple(part for part in self.parts if not part.chip)
+
+
+def parts_of(graph: ir.Graph, target: Target) -> Parts:
+    """Cut the integer `graph` of `target` into as few parts as possible; it is left as it is.
+
+    Raises ModelError where a tensor between the parts has no type.
+    """
+    cut = _Cut(graph)
+    found: list[Part] = []
+    whole = None
+    for stage in range(2 * cut.last + 1):
+        chip = stage % 2 == 1
+        nodes = cut.nodes(stage)
+        if not nodes:
+            continue
+        if chip:
+            made = graph if len(nodes) == len(graph.graph) else chip_piece(graph, cut.indices(stage), target)
+        else:
+            whole = ir.to_proto(graph) if whole is None else whole
+            made = _host(graph, whole, cut, stage)
+        found.append(
+            Part(
+                name=f"{'chip' if chip else 'host'}{1 + sum(part.chip == chip for part in found)}",
+                chip=chip,
+                graph=made,
+                inputs=tuple(str(v.name) for v in made.graph.inputs),
+                outputs=tuple(str(v.name) for v in made.graph.outputs),
+                nodes=tuple(str(node.name) for node in nodes),
+            )
+        )
+    return Parts(graph, tuple(found))
+
+
+class _Cut:
+    """Which stage computes which node: 0, 2, 4 ... are the host's, 1, 3, 5 ... the chip's."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.order = list(graph.graph)
+        self._inside = on_chip(graph)
+        self._free = {id(node) for node in self.order if node.op_type == "Constant" and not node.domain}
+        self._early = self._earliest()
+        #: The number of the last chip part; 0 where the chip has nothing to do.
+        self.last = max((stage + 1) // 2 for stage in [0, *self._early.values()])
+        self.stages = self._stages()
+
+    @cached_property
+    def _readers(self) -> dict[int, list[ir.Node]]:
+        """{value: the nodes that read it}, those with a subgraph that does among them."""
+        found: dict[int, list[ir.Node]] = {}
+        for node in self.order:
+            for value in reads(node):
+                if value is not None:
+                    found.setdefault(id(value), []).append(node)
+        return found
+
+    def _earliest(self) -> dict[int, int]:
+        """Return {node: the first stage in which it can run}."""
+        found: dict[int, int] = {}
+        for node in self.order:
+            if id(node) in self._free:
+                continue
+            chip = id(node) in self._inside
+            stage = 1 if chip else 0
+            for value in reads(node):
+                before = found.get(id(ir.producer(value)), 0)
+                stage = max(stage, before + (before % 2 != stage % 2))
+            found[id(node)] = stage
+        return found
+
+    def _stages(self) -> dict[int, frozenset[int]]:
+        """Return {node: the stages that compute it}: more than one for a Quant and a Constant only."""
+        found: dict[int, frozenset[int]] = {}
+        for node in reversed(self.order):
+            early = self._early.get(id(node))
+            readers = [r for value in node.outputs for r in self._readers.get(id(value), ())]
+            after = frozenset().union(*(found[id(r)] for r in readers))
+            if early is None:
+                found[id(node)] = after
+            elif early % 2 == 0:
+                found[id(node)] = frozenset({min((stage - stage % 2 for stage in after), default=2 * self.last)})
+            elif self._given(node):
+                on_chip = frozenset(stage for stage in after if stage % 2)
+                found[id(node)] = on_chip if on_chip == after and not _is_output(node) else on_chip | {early}
+            else:
+                found[id(node)] = frozenset({early})
+        return found
+
+    def _given(self, node: ir.Node) -> bool:
+        """Whether `node` is a Quant of what the host hands over."""
+        return node.op_type == QUANT.name and id(ir.producer(ir.source(node))) not in self._inside
+
+    def indices(self, stage: int) -> frozenset[int]:
+        """Return the places of the nodes of a stage in the graph."""
+        return frozenset(i for i, node in enumerate(self.order) if stage in self.stages[id(node)])
+
+    def nodes(self, stage: int) -> list[ir.Node]:
+        """Return the nodes of a stage, in order; nothing where it has constants alone."""
+        found = [node for node in self.order if stage in self.stages[id(node)]]
+        return found if any(id(node) not in self._free for node in found) else []
+
+
+def _host(graph: ir.Graph, whole: onnx.ModelProto, cut: _Cut, stage: int) -> ir.Graph:
+    """Return the host part of a stage; it writes first what stages after it read, in their order."""
+    pairs = list(zip(cut.order, whole.graph.node, strict=True))
+    nodes: list[onnx.NodeProto] = []
+    for node, proto in pairs:
+        if stage in cut.stages[id(node)] and proto.op_type != "Constant":
+            nodes += scaled(whole, proto) if scaled_by_host(node) else [proto]
+    wanted = [
+        name
+        for later in range(stage + 1, 2 * cut.last + 1)
+        for node, proto in pairs
+        if later in cut.stages[id(node)]
+        for name in names_read(proto)
+    ]
+    model = host_model(whole, nodes, [*wanted, *(value.name for value in whole.graph.output)])
+    assert model is not None
+    return ir.from_proto(model)
+
+
+def _is_output(node: ir.Node) -> bool:
+    return any(value.is_graph_output() for value in node.outputs)
