@@ -104,8 +104,8 @@ def right_shift(seen: IntegerNode, target: Target) -> object:
 
 def average_scale(seen: IntegerNode, target: Target) -> object:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    tied = target.pool is not None and target.pool.same_scale
-    if not tied or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
+    same = target.pool is not None and target.pool.same_scale
+    if not same or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
         return None
     x, o = number(seen.attrs, "scale_x"), number(seen.attrs, "scale_o")
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None

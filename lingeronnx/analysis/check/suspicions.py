@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...flow import QuantizedModel
-from ...flow.assign import tie_classes, wishes
+from ...flow.assign import shared_scales, wishes
 from ...flow.observe import TensorStats
 from ...flow.partition import Partition
 from ...formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
@@ -118,7 +118,7 @@ def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     choice, stats, row = result.basis.choice, result.basis.stats, result.platform
     if choice is None:
         return
-    for group in tie_classes(parts, row):
+    for group in shared_scales(parts, row):
         name = group.tensors[-1]
         wish = wishes(parts, [group], stats, row, choice, [])[name].scale
         q = result.plan.tensors.get(name)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError
 from ...flow import QuantizedModel, complete
-from ...flow.assign import assign, tie_classes
+from ...flow.assign import assign, shared_scales
 from ...flow.observe import TensorStats
 from ...graph import ir
 from ...plan import Plan
@@ -107,7 +107,7 @@ class QuantizedState:
         assert planned.basis.choice is not None
         parts = planned.parts.on(traced.bridge.current())
         plan, _ = assign(
-            parts, tie_classes(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.choice
+            parts, shared_scales(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.choice
         )
         traced.bridge.set_plan(replace(plan, transforms=planned.plan.transforms))
 
