@@ -27,7 +27,7 @@ from ...flow.partition import Partition
 from ...formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
 from ...graph import ir
 from ...graph.attributes import number
-from ...ops import Violation, rule_of
+from ...ops import Violation, lowering_rule
 from ..profile.outliers import LIMIT, SHARE, rows_of
 
 __all__ = ["LIMITED", "Suspicion", "in_integers", "in_model"]
@@ -257,8 +257,8 @@ def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
         small = value.dtype is not None and value.dtype.name in ("INT8", "INT16", "INT32")
         if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
             continue
-        rule = rule_of(op)
-        if small or (value.dtype is None and not (rule is not None and rule.wide)):
+        lowering = lowering_rule(op)
+        if small or (value.dtype is None and not (lowering is not None and lowering.wide)):
             yield Suspicion(
                 str(value.name),
                 "no Dequant",
