@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lingeronnx.flow import complete, plan_for, prepare, refined
-from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.assign import shared_scales
 from lingeronnx.flow.planning import Planned
 from lingeronnx.graph import ir
 from lingeronnx.plan.fake import fake_quantized
@@ -40,7 +40,7 @@ class Rounded:
         model, users = fake_quantized(planned.graph, planned.plan.with_tensors(activations), activations)
         self._groups: dict[str, int] = {}
         self.exponents: list[int] = []
-        for group in tie_classes(planned.parts, planned.target):
+        for group in shared_scales(planned.parts, planned.target):
             held = [activations[name] for name in group.tensors if name in activations]
             if held:
                 self._groups.update(dict.fromkeys(group.tensors, len(self.exponents)))

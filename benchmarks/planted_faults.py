@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.flow import plan_for, prepare, take_over
-from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.assign import shared_scales
 from lingeronnx.flow.lower import lower
 from lingeronnx.graph import ir
 from lingeronnx.run.moments import note_inputs
@@ -157,13 +157,13 @@ def _layers(graph: ir.Graph, *kinds: str) -> list[ir.Node]:
 
 def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -> Spoiled:
     """Multiply the scale of tensors that share one by `factor`; drawn among those that a layer writes, or a concat."""
-    classes = tie_classes(net.planned.parts, net.prepared.target)
+    classes = shared_scales(net.planned.parts, net.prepared.target)
     makers = {str(v.name): node.op_type for node in net.planned.graph.graph for v in node.outputs}
-    kinds = [{makers.get(name, "Input") for name in tie.tensors} for tie in classes]
+    kinds = [{makers.get(name, "Input") for name in shared_scale.tensors} for shared_scale in classes]
     fit = []
-    for tie, kind in zip(classes, kinds, strict=True):
+    for shared_scale, kind in zip(classes, kinds, strict=True):
         if "Input" not in kind and ("Concat" in kind) == concat and (concat or kind & {"Conv", "Linear"}):
-            fit.append(tie)
+            fit.append(shared_scale)
     cause = "scale too small" if factor < 1 else "scale too large"
     for index in rng.permutation(len(fit)):
         names = [name for name in fit[index].tensors if name in net.planned.plan.tensors]

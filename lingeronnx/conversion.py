@@ -1,6 +1,6 @@
-"""Integer graphs of one generation written as the other, or as standard ONNX.
+"""Integer graphs of one dialect written as the other, or as standard ONNX.
 
-    thinker <-> linger    the other generation, where the target has one (`Vendor.translate`)
+    thinker <-> linger    the other dialect, where the target has one (`Vendor.translate`)
     either  -> qdq        QuantizeLinear and DequantizeLinear around standard operators (`qdq.write`)
     either  -> qoperator  the same, with the standard's operators on integers where there are some (`qdq.qoperator`)
 
@@ -24,13 +24,13 @@ from .plan.synthetic import warnings_of
 from .qdq.difference import lines
 from .qdq.qoperator import to_qoperator
 from .qdq.write import write
-from .run.integer.dialects import generation
+from .run.integer.dialects import dialect
 from .run.integer.runner import target_of
 from .run.origin import made_of, note_made
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 
-#: Domain that a graph can be converted to -> its generation.
+#: Domain that a graph can be converted to -> its dialect.
 TARGETS: Mapping[str, int] = {"thinker": 1, "linger": 3}
 
 #: Forms of standard ONNX, which no packer reads.
@@ -68,7 +68,7 @@ def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None =
         raise ModelError("the graph has no integer operator: there is nothing to convert; quantize it first")
     if to in STANDARD:
         return _warned(_to_standard(model, to, samples))
-    if generation(model) == TARGETS[to]:
+    if dialect(model) == TARGETS[to]:
         return _warned(Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",)))
     graph, notes = target_of(model).translated(model, to)
     note_made(graph, made_of(model))

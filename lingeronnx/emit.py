@@ -24,7 +24,7 @@ from .plan.synthetic import KEY as CALIBRATION
 from .plan.synthetic import VALUE
 from .targets import Target
 
-__all__ = ["Lowered", "Lowering", "Rule", "integer_type"]
+__all__ = ["Lowered", "Lowering", "LoweringRule", "integer_type"]
 
 #: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
 
@@ -53,7 +53,7 @@ class Lowered:
     forms: Mapping[str, Sequence[Format]]
 
 
-class Rule(Protocol):
+class LoweringRule(Protocol):
     """What is asked of the rule by which a float node is lowered.
 
     wide : whether its output may leave the integers in float.
@@ -71,10 +71,10 @@ class Rule(Protocol):
 class Lowering:
     """The integer graph while it is built; rules' `lower` emit their nodes through it.
 
-    rules : the one for each float node, by the node's name; nodes without one stay.
+    lowering_rules : the one for each float node, by the node's name; nodes without one stay.
     """
 
-    def __init__(self, model: ir.Graph, plan: Plan, target: Target, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, model: ir.Graph, plan: Plan, target: Target, lowering_rules: Mapping[str, LoweringRule]) -> None:
         self.model, self.plan, self.target = model, plan, target
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
@@ -92,7 +92,7 @@ class Lowering:
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, Affine], ir.Value] = {}
         self._copied = False
-        lowered = {id(node): rules[str(node.name)] for node in model.graph if str(node.name) in rules}
+        lowered = {id(node): lowering_rules[str(node.name)] for node in model.graph if str(node.name) in lowering_rules}
         self._lowered = lowered
         self._border = {
             str(v.name)

@@ -37,7 +37,7 @@ class Extension:
         schemas.forget(form)
         formats.remove_format(form)
         if rule is not None:
-            ops.remove_rule(rule)
+            ops.remove_lowering_rule(rule)
         if plain is not None:
             plain_classes.remove_class(plain)
         for kernel in fake:
@@ -85,7 +85,7 @@ def extended(
     _check(form, rule, reference, fake or {})
     formats.add_format(form)
     if rule is not None:
-        ops.add_rule(rule)
+        ops.add_lowering_rule(rule)
     if reference is not None:
         plain_classes.add_class(reference)
     _FAKES.update(fake or {})

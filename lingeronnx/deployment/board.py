@@ -142,12 +142,12 @@ def _parts(graph: Graph) -> _Parts:
     model, target = graph.session.model, graph.target
     if not target.packs:
         raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
-    islands, _ = float_nodes(model, {}, on_chip(model))
-    if islands:
-        first = islands[0]
+    fallbacks, _ = float_nodes(model, {}, on_chip(model))
+    if fallbacks:
+        first = fallbacks[0]
         raise ConstraintError(
             f"not chip-ready: {first.op_type} {first.node} is left in float between integer nodes "
-            f"({len(islands)} such); quantize with --require-chip to see why"
+            f"({len(fallbacks)} such); quantize with --require-chip to see why"
         )
     whole = target.named(model)
     chip = chip_part(whole, target)

@@ -1,4 +1,4 @@
-"""The integer operators, one definition each: names in every generation, attributes, scales, and the kernel.
+"""The integer operators, one definition each: names in every dialect, attributes, scales, and the kernel.
 
 Each family has a file, and lists its operators in `FAMILY`. `integer_format(node)` finds the one that an integer node
 is, by any of its names. Stands below the rules (`ops`), which say what float operators become these.
@@ -44,7 +44,7 @@ _ALL = tuple(
 #: Operators of domain `thinker`, and those of ONNX's own domain that graphs have on integers.
 FORMATS: tuple[Format, ...] = tuple(form for form in _ALL if form.domain != "linger")
 
-#: Operators of generation 3 that the quantizer never writes: no chip's executor has them.
+#: Operators of dialect v3 that the quantizer never writes: no chip's executor has them.
 TRAINED_ONLY: tuple[Format, ...] = tuple(form for form in _ALL if form.domain == "linger")
 
 #: By every name; `add_format` puts others in.
@@ -71,7 +71,7 @@ def formats_known() -> tuple[Format, ...]:
 
 
 def format_named(name: str) -> Format | None:
-    """Return the integer operator of that name in any generation, None where there is none."""
+    """Return the integer operator of that name in any dialect, None where there is none."""
     return _BY_NAME.get(name)
 
 
@@ -92,7 +92,7 @@ def known_format(node: ir.Node) -> Format | None:
 
 
 def is_quantized_domain(node: ir.Node) -> bool:
-    """Whether the node's domain, or its name, is one of the quantized generations'."""
+    """Whether the node's domain, or its name, is one of the quantized dialects'."""
     if node.domain in _INTEGER_DOMAINS:
         return True
     form = _BY_NAME.get(node.op_type)

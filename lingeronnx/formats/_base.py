@@ -1,7 +1,7 @@
 """What an integer operator is: the class every file of this package fills in.
 
 One `Format` per integer operator, and one instance of each. It is the only reader and writer of that operator's names,
-in every generation, and of its attributes; it says at which scales a node reads and writes, and which simulator kernel
+in every dialect, and of its attributes; it says at which scales a node reads and writes, and which simulator kernel
 computes it. It knows no float operator, no chip's limits and no graph around the node.
 """
 
@@ -28,7 +28,7 @@ from .real import Reals
 __all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "affine", "attributes", "held_at",
            "other_zero", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
 
-#: Attribute names of later generations -> the names used here.
+#: Attribute names of later dialects -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
     {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
 )
@@ -108,8 +108,8 @@ class Format:
     """One integer operator. Subclasses override what differs; the defaults fit an operator that moves data.
 
     name : what it is called, in the domain `domain` ("" is ONNX's own).
-    third : its name in graphs of generation 3 (domain `linger`), None where that has no other.
-    aliases : further names that some generation has for it.
+    v3_name : its name in graphs of dialect v3 (domain `linger`), None where that has no other.
+    aliases : further names that some dialect has for it.
     kind : the class of arithmetic that a platform's row has for it.
     attributes : what a node says of itself, its scales and widths among them.
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
@@ -118,15 +118,15 @@ class Format:
     width : the attribute with the number of bits of what it writes.
     leaves : whether what it writes is real where a node has no scale_o.
     signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
-    further : attributes that some generation writes and that mean nothing for the numbers.
+    further : attributes that some dialect writes and that mean nothing for the numbers.
     exempt : how graphs use ONNX's own operator beyond the standard. exempt_by : where they do so, with this attribute.
-    unsaid : attributes that generation 1 leaves out where they say 8.
-    third_attributes : attributes that have another name in generation 3.
+    unsaid : attributes that dialect v1 leaves out where they say 8.
+    v3_attributes : attributes that have another name in dialect v3.
     between : whether real numbers between its input and output give other integers than it by more than rounding.
     """
 
     name: str
-    third: str | None = None
+    v3_name: str | None = None
     aliases: tuple[str, ...] = ()
     domain = "thinker"
     kind: type[Arithmetic] = Arithmetic
@@ -141,7 +141,7 @@ class Format:
     exempt = ""
     exempt_by = ""
     unsaid: tuple[str, ...] = ()
-    third_attributes: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
+    v3_attributes: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
     between = False
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class Format:
     @property
     def names(self) -> tuple[str, ...]:
         """All its names, today's first."""
-        return (self.name, *(() if self.third is None else (self.third,)), *self.aliases)
+        return (self.name, *(() if self.v3_name is None else (self.v3_name,)), *self.aliases)
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -205,27 +205,27 @@ class Format:
         read = set(self.operands(real.node))
         return real.same(*(real.input(i) if i in read else real.given(i) for i in range(len(real.node.inputs))))
 
-    # ---- the other generation --------------------------------------------------------------------------------------
+    # ---- the other dialect --------------------------------------------------------------------------------------
 
     @property
     def first(self) -> Format:
-        """The operator that it is in generation 1."""
+        """The operator that it is in dialect v1."""
         return self
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
-        """Return the attributes of generation 3, under today's names, of a node of generation 1 with so many inputs."""
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+        """Return the attributes of dialect v3, under today's names, of a node of dialect v1 with so many inputs."""
         scaled = attrs.get("scale_o") is not None
         widths = {"data_bits": 8, "o_bits": 8 if scaled else None}
         return {**widths, **attrs}
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
-        """Return the attributes of generation 1 of a `node` of generation 3, both under today's names."""
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+        """Return the attributes of dialect v1 of a `node` of dialect v3, both under today's names."""
         kept = dict(attrs)
         kept.pop("zero_point", None)
         return {key: value for key, value in kept.items() if value != 8 or not (key in self.unsaid or key[:2] == "x_")}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why generation 1 has no such node as this `node` of generation 3, or None."""
+        """Return why dialect v1 has no such node as this `node` of dialect v3, or None."""
         return None
 
 

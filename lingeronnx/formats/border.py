@@ -27,9 +27,9 @@ def _zero(q: Affine) -> dict[str, int]:
 class Quant(Format):
     """Real to integer: ``sat(floor(x * scale_x + 1/2) + zero_point)``; the training side does every step in float32."""
 
-    name = third = "Quant"
+    name = v3_name = "Quant"
     signature = Signature("x:real", "integer", rules.same(rules.quantized))
-    third_attributes = MappingProxyType({})
+    v3_attributes = MappingProxyType({})
     kind = Quantizer
     width = "data_bits"
     zero_points = True
@@ -62,7 +62,7 @@ class Quant(Format):
         """Return the real input: what is quantized."""
         return [real.given(0)]  # type: ignore[list-item]
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The width is always told, and a zero point."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
@@ -81,9 +81,9 @@ QUANT = Quant()
 class Dequant(Format):
     """Integer to real: ``(x - zero_point) / scale_o``."""
 
-    name = third = "Dequant"
+    name = v3_name = "Dequant"
     signature = Signature("x:integer", "real", rules.same(rules.real))
-    third_attributes = MappingProxyType({})
+    v3_attributes = MappingProxyType({})
     zero_points = True
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
@@ -101,7 +101,7 @@ class Dequant(Format):
         """Return the real value of the input."""
         return [real.input()]
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes unchanged."""
         return dict(attrs)
 

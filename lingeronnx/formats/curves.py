@@ -11,7 +11,7 @@ iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format o
 
 To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the one in Q27 rounds
 once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is what a Requant by 2^8 in front of it
-would make int16. QGelu and QSwish (venusA, generation 3) have tables of their own, Q27 in and out.
+would make int16. QGelu and QSwish (venusA, dialect v3) have tables of their own, Q27 in and out.
 
 GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side gates any axis, and
 has a sigmoid for each chip.
@@ -50,7 +50,7 @@ class Glu(Format):
     signature = Signature("x:integer", "integer", rules.glu)
     unsaid = ("data_bits", "o_bits")
     kind = Gate
-    third = "QGLU"
+    v3_name = "QGLU"
     between = True
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
@@ -91,16 +91,16 @@ class Sigmoid(Format):
     name = "iqSigmoid"
     signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = CurveArithmetic
-    third = "QSigmoid"
+    v3_name = "QSigmoid"
     between = True
     standard = "Sigmoid"
     unsaid = ("data_bits", "o_bits")
     function = "sigmoid"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The width of the output is always told."""
-        return super().to_third({"o_bits": 8, **attrs}, inputs)
+        return super().to_v3({"o_bits": 8, **attrs}, inputs)
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why the output has another scale than 2^7, or None."""
@@ -167,7 +167,7 @@ class Tanh(Sigmoid):
     """Hyperbolic tangent by a table of straight pieces."""
 
     name = "iqTanh"
-    third = "QTanh"
+    v3_name = "QTanh"
     standard = "Tanh"
     function = "tanh"
 

@@ -95,7 +95,7 @@ class Conv2d(WeightFormat):
 
     name = "Conv2dInt"
     signature = Signature("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
-    third = "QConv2d"
+    v3_name = "QConv2d"
     aliases = ("QConvBN2d",)
     attributes = (
         Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
@@ -139,7 +139,7 @@ class Conv1d(Conv2d):
     """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
 
     name = "Conv1dInt"
-    third = "QConv1d"
+    v3_name = "QConv1d"
     aliases = ("QConvBN1d",)
 
 
@@ -151,13 +151,13 @@ class ConvTranspose2d(WeightFormat):
 
     name = "ConvTranspose2dInt"
     signature = Signature("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result))
-    third = "QConvTranspose2d"
+    v3_name = "QConvTranspose2d"
     aliases = ("QConvTranspose1d",)
     channel_axis = 1  # channels at the same place of different groups share one
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why it is one of lines, which generation 1 does not have, or None."""
+        """Return why it is one of lines, which dialect v1 does not have, or None."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
     def bind(self, bound: Bound) -> Kernel:
@@ -220,7 +220,7 @@ class Linear(WeightFormat):
 
     name = "LinearInt"
     signature = Signature("x:integer w:weight b:bias?", "result", rules.linear)
-    third = "QLinear"
+    v3_name = "QLinear"
     attributes = WEIGHT
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
@@ -261,7 +261,7 @@ class BatchNorm2d(WeightFormat):
     signature = Signature("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width))
     channel_axis = None  # its weight has one number for a channel
     leaves = False
-    third = "QBatchNorm2d"
+    v3_name = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
     attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT)
 

@@ -49,9 +49,9 @@ class PairFormat(Format):
         held = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
         return {**held, **zero_points(x=x, y=y, o=o)}
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The second operand has a width, too."""
-        return {"y_bits": 8, **super().to_third(attrs, inputs)}
+        return {"y_bits": 8, **super().to_v3(attrs, inputs)}
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the operator itself."""
@@ -74,7 +74,7 @@ class Add(PairFormat):
     name = "iqAdd"
     standard = "Add"
     kind = Sum
-    third: str | None = "QAdd"
+    v3_name: str | None = "QAdd"
     unsaid: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
     sign = 1
 
@@ -111,7 +111,7 @@ class Sub(Add):
 
     name = "iqSub"
     standard = "Sub"
-    third = None
+    v3_name = None
 
     sign = -1
 
@@ -125,7 +125,7 @@ class Mul(PairFormat):
     name = "iqMul"
     standard = "Mul"
     kind = Product
-    third = "QMul"
+    v3_name = "QMul"
     unsaid = ("data_bits", "y_bits", "o_bits")
 
     def bind(self, bound: Bound) -> Kernel:
@@ -177,7 +177,7 @@ class Bmm(PairFormat):
     leaves = True
     signature = Signature("x:integer y:integer", "result", rules.like("MatMul", rules.result))
     kind = LayerArithmetic
-    third = "QBmm"
+    v3_name = "QBmm"
     unsaid = ("y_bits",)
     aliases = ("QMatmul",)
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
@@ -188,7 +188,7 @@ class Bmm(PairFormat):
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why its factors have other axes than generation 1 takes, or None."""
+        """Return why its factors have other axes than dialect v1 takes, or None."""
         ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
         return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
 

@@ -63,21 +63,21 @@ class AvgPool2d(Unary):
     name = "AvgPool2dInt"
     signature = Signature("x:integer", "integer", rules.like("AveragePool", rules.width))
     kind = Average
-    third = "QAvgPool2d"
+    v3_name = "QAvgPool2d"
     aliases = ("QAvgPool1d",)
     zero_points = True
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
                   Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
                   Attr("divisor_override", "i", -1), zero_attribute("x"), zero_attribute("o"))  # fmt: skip
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes; padding counts as elements of a window."""
-        held = super().to_third(attrs, inputs)
+        held = super().to_v3(attrs, inputs)
         return {"scale_o": held["scale_x"], **held, "count_include_pad": 1, "divisor_override": -1}
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """Padding counts without a word."""
-        held = super().to_first(attrs, node)
+        held = super().to_v1(attrs, node)
         return {key: value for key, value in held.items() if key not in ("count_include_pad", "divisor_override")}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
@@ -143,11 +143,11 @@ class GlobalAveragePool2d(Format):
         """An average of a window as large as the map."""
         return AVG_POOL2D
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The window is the map."""
         size = [int(n or 0) for n in (ir.shape(node.inputs[0]) or ())[2:]]
         window = {"kernel_shape": size, "strides": [1, 1], "pads": [0] * 4}
-        return {**AVG_POOL2D.to_first(attrs, node), **window, "ceil_mode": 0}
+        return {**AVG_POOL2D.to_v1(attrs, node), **window, "ceil_mode": 0}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Images of known sizes."""

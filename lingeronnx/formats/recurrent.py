@@ -81,7 +81,7 @@ def _weights(node: ir.Node) -> list[int]:
 def _extras(node: ir.Node) -> dict[str, int]:
     """Return {what: index} of what an integer node is given between x and its weights."""
     end = (_weights(node) or [len(node.inputs)])[0]
-    keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # generation 3 has no lengths
+    keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # dialect v3 has no lengths
     return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
 
 
@@ -109,14 +109,14 @@ class Recurrent(Format):
     #: What a node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[Mapping[str, int]]
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """What is given stands among the inputs, not in attributes."""
         gone = ("has_hidden", "has_cell", "scale_c")
-        return {**{k: v for k, v in super().to_first(attrs, node).items() if k not in gone}, "dropout": 0.0}
+        return {**{k: v for k, v in super().to_v1(attrs, node).items() if k not in gone}, "dropout": 0.0}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """The output is the state."""
@@ -253,7 +253,7 @@ class Lstm(Recurrent):
     """Long short-term memory of one direction."""
 
     name = "LSTMInt"
-    third = "QLSTM"
+    v3_name = "QLSTM"
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
     kernel_gates, kind = "ifgo", kinds.Lstm
     standard, standard_gates = "LSTM", "iofg"
@@ -299,7 +299,7 @@ class Gru(Recurrent):
     """Gated recurrent unit of one direction."""
 
     name = "GRUInt"
-    third = "QGRU"
+    v3_name = "QGRU"
     aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
     kernel_gates, kind = "rzn", kinds.Gru
     standard, standard_gates = "GRU", "zrn"
@@ -310,9 +310,9 @@ class Gru(Recurrent):
         """Where the reset gate acts."""
         return {"linear_before_reset": integer(attrs, "linear_before_reset")}
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
-        """Generation 3 has one place for the reset gate."""
-        return {**super().to_first(attrs, node), "linear_before_reset": 1}
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+        """Dialect v3 has one place for the reset gate."""
+        return {**super().to_v1(attrs, node), "linear_before_reset": 1}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the operator's kernel, or the executor's."""

@@ -1,8 +1,8 @@
 """Recurrent layers in the training side's arithmetic: which kernel, in which formats.
 
 The form Q27 of an LSTM is what the executor computes too, the others are `simulator.kernels.recurrent.trained_rnn`. The
-state that goes round is at scale_h. Generation 3 leaves the output there, whatever scale_o says; a graph where the two
-differ does not mean what was trained and is refused. Generation 1 (Q7) writes the output at scale_o and requantizes it
+state that goes round is at scale_h. Dialect v3 leaves the output there, whatever scale_o says; a graph where the two
+differ does not mean what was trained and is refused. Dialect v1 (Q7) writes the output at scale_o and requantizes it
 for the next step.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["cell_scale", "gru", "lstm", "state_scale"]
 
 
 def _first(bound: Bound) -> bool:
-    """Whether it is generation 1's."""
+    """Whether it is dialect v1's."""
     how = bound.how(Recurrent)
     return (isinstance(how, Lstm) and how.form is LstmForm.Q7) or (isinstance(how, Gru) and how.form is GruForm.Q7)
 

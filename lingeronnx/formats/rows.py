@@ -37,8 +37,8 @@ __all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 EPSILON = 1e-5
 
 
-#: Fractional bits of a normalised number, and those that it has in generation 3.
-FRACTION, THIRD_FRACTION = 10, 15
+#: Fractional bits of a normalised number, and those that it has in dialect v3.
+FRACTION, V3_FRACTION = 10, 15
 
 
 class LayerNorm(Format):
@@ -48,20 +48,20 @@ class LayerNorm(Format):
     signature = Signature("x:integer w:weight b:bias?", "integer", rules.same(rules.width))
     further = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = NormArithmetic
-    third = "QLayerNorm"
+    v3_name = "QLayerNorm"
     between = True
     aliases = ("QLayerNorm2d",)
     attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
                   Attr("scale_w", "f"), Attr("scale_o", "f"))  # fmt: skip
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """A normalised number has 15 fractional bits."""
-        return {**super().to_third(attrs, inputs), "scale_y_normal": 2.0**THIRD_FRACTION}
+        return {**super().to_v3(attrs, inputs), "scale_y_normal": 2.0**V3_FRACTION}
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """A normalised number has 10."""
-        held = super().to_first(attrs, node)
+        held = super().to_v1(attrs, node)
         held.pop("scale_y_normal", None)
         return held
 
@@ -79,7 +79,7 @@ class LayerNorm(Format):
     def bind(self, bound: Bound) -> Kernel:
         """Return the row kernel; a row is as many elements as there are factors.
 
-        Graphs of generation 3 say by `scale_y_normal` how many fractional bits the normalised number has.
+        Graphs of dialect v3 say by `scale_y_normal` how many fractional bits the normalised number has.
         """
         from simulator.kernels import LayerNorm as Kernel
 
@@ -133,19 +133,19 @@ class Softmax(Unary):
     leaves = True
     signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = RowsArithmetic
-    third: str | None = "QSoftmax"
+    v3_name: str | None = "QSoftmax"
     between = True
     standard = "Softmax"
     attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The axis is called so."""
-        return with_axis(super().to_third(attrs, inputs))
+        return with_axis(super().to_v3(attrs, inputs))
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim as well."""
-        held = super().to_first(attrs, node)
+        held = super().to_v1(attrs, node)
         return {**held, "dim": held["axis"]}
 
     def bind(self, bound: Bound) -> Kernel:
@@ -200,7 +200,7 @@ class LogSoftmax(Softmax):
 
     name = "LogSoftmaxInt"
     standard = "LogSoftmax"
-    third = None
+    v3_name = None
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the log-softmax over rows."""

@@ -1,7 +1,7 @@
 """The rules: which float operators become which integer ones, in one explicit table.
 
-Adding one = its file + a line here + its test. `float_op(node, row)` finds the rule of a float node; `rule_of(format)`
-the one whose limits hold for an integer node. The integer operators themselves are in `formats`.
+Adding one = its file + a line here + its test. `float_op(node, row)` finds the rule of a float node;
+`lowering_rule(format)` the one whose limits hold for an integer node. The integer operators are in `formats`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = [
     "ScalePair",
     "Scaling",
     "Violation",
-    "add_rule",
+    "add_lowering_rule",
     "float_op",
     "is_relu",
     "is_tabled",
     "own_scale",
     "parameter_values",
-    "remove_rule",
-    "rule_of",
+    "remove_lowering_rule",
+    "lowering_rule",
     "rule_text",
     "with_parameter",
 ]
@@ -91,7 +91,7 @@ def is_tabled(kind: str) -> bool:
     return _BY_FLOAT.get(("", kind)) == [TABLE]
 
 
-def add_rule(op: Op) -> None:
+def add_lowering_rule(op: Op) -> None:
     """Let another rule be asked, after those that are there."""
     if not op.title:
         _BY_FORMAT[op.format] = op
@@ -99,14 +99,14 @@ def add_rule(op: Op) -> None:
         _BY_FLOAT.setdefault(key, []).append(op)
 
 
-def remove_rule(op: Op) -> None:
-    """Take out what `add_rule` put in."""
+def remove_lowering_rule(op: Op) -> None:
+    """Take out what `add_lowering_rule` put in."""
     if _BY_FORMAT.get(op.format) is op:
         del _BY_FORMAT[op.format]
     for key in op.floats:
         _BY_FLOAT[key] = [other for other in _BY_FLOAT.get(key, []) if other is not op]
 
 
-def rule_of(form: Format) -> Op | None:
+def lowering_rule(form: Format) -> Op | None:
     """Return the rule that writes `form` and knows its limits; None for an operator that the quantizer never writes."""
     return _BY_FORMAT.get(form)

@@ -23,7 +23,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..targets import Target
 from ..targets.limits import OperandLimits
-from .elementwise import BinaryRule
+from .elementwise import BinaryOp
 from .functions.masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 from .scaling import Exponents, ScalePair, Scaling
 
@@ -72,7 +72,7 @@ def _zero_points(form: PairFormat, node: ir.Node, target: Target) -> bool:
     return not _by_channels(form, target) and masked_row(node) is None
 
 
-class AddConstant(BinaryRule):
+class AddConstant(BinaryOp):
     """Sum of an activation and a constant tensor."""
 
     format: PairFormat = formats.ADD

@@ -25,7 +25,7 @@ from .layers.norm import scaled_channels
 from .moves.concat import copied
 from .scaling import Exponents, ScalePair, Scaling, own_scale, product
 
-__all__ = ["Add", "BinaryRule", "Mul", "Sub"]
+__all__ = ["Add", "BinaryOp", "Mul", "Sub"]
 
 
 def equal_shapes(node: ir.Node, target: Target) -> object:
@@ -51,7 +51,7 @@ def _text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
-class BinaryRule(Op):
+class BinaryOp(Op):
     """Two activations in, each with a scale of its own."""
 
     format: PairFormat
@@ -127,7 +127,7 @@ def _sum_scaling(form: PairFormat) -> Scaling:
     )
 
 
-class Add(BinaryRule):
+class Add(BinaryOp):
     """Sum of two activations."""
 
     format = formats.ADD
@@ -165,7 +165,7 @@ class Sub(Add):
         shape = ir.known_shape(node.inputs[1])
         limits = low.target.limits(formats.SUB.name, OperandLimits)
         if limits is None or limits.images or len(shape) != 4:
-            BinaryRule.lower(self, node, low)
+            BinaryOp.lower(self, node, low)
             return
         negated = scaled_channels(
             low,
@@ -180,7 +180,7 @@ class Sub(Add):
         low.emit(formats.ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
 
 
-class Mul(BinaryRule):
+class Mul(BinaryOp):
     """Product of two activations."""
 
     format = formats.MUL

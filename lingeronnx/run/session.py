@@ -25,7 +25,7 @@ from ..targets import PLATFORMS, Target, by_name
 from .borders import float_names
 from .data import InputSpec
 from .integer.runner import IntRunner
-from .runners import FloatRunner, Islands, input_specs
+from .runners import FloatRunner, OpenedFallbacks, input_specs
 from .runners import Stream as Tensors
 from .runners.tail import TailRunner
 from .streaming import Stream
@@ -290,10 +290,10 @@ class Session:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
 
 
-def lowered_session(graph: ir.Graph, target: Target, opened: Islands | None = None) -> Session:
+def lowered_session(graph: ir.Graph, target: Target, opened: OpenedFallbacks | None = None) -> Session:
     """Return a session on what was lowered for `target`; a graph in which nothing is an integer is of no platform.
 
-    opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatIsland`.
+    opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatFallback`.
     """
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
     if session._runner is not None and opened is not None:
@@ -307,7 +307,7 @@ def _opened(content: bytes, arithmetic: str | None, platform: str | None) -> Ses
 
 
 def is_integer_graph(model: ir.Graph) -> bool:
-    """Whether any node of `model` is an integer operator of the quantized generations."""
+    """Whether any node of `model` is an integer operator of the quantized dialects."""
     return any(is_quantized_domain(node) for node in model.graph)
 
 

@@ -20,7 +20,7 @@ from ..analysis.sensitivity.layers import RoundedOperator, layers, rounding
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import block_of
 from ..flow import Planned
-from ..flow.assign import tie_classes
+from ..flow.assign import shared_scales
 from ..formats import QUANT
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import macs
@@ -136,9 +136,9 @@ def groups(planned: Planned) -> list[LayerGroup]:
 
 def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
-    for tie in tie_classes(planned.parts, planned.target):
-        for name in tie.tensors:
-            sets.join(f"tensor {name}", f"tensor {tie.tensors[0]}")
+    for shared_scale in shared_scales(planned.parts, planned.target):
+        for name in shared_scale.tensors:
+            sets.join(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
     for number, layer in enumerate(every):
         for name in layer.activation.tensors:
             sets.join(f"layer {number}", f"tensor {name}")

@@ -116,20 +116,20 @@ class Support:
     """One integer operator on a target.
 
     arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
-    right : whether that is what the operator is meant to compute. False: a graph that has it is computed as the chip
-    does, but the quantizer writes something else.
+    miscompiled : whether it packs and computes something else than the operator is meant to: a graph that has it is
+    computed as the chip does, but the quantizer writes something else.
     """
 
     arithmetic: Arithmetic = Arithmetic()
     limits: Limits | None = None
-    right: bool = True
+    miscompiled: bool = False
 
 
 def rows(
-    arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, right: bool = True
+    arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, miscompiled: bool = False
 ) -> dict[str, Support]:
     """Return the same row for each of the operators."""
-    return dict.fromkeys(operators, Support(arithmetic, limits, right))
+    return dict.fromkeys(operators, Support(arithmetic, limits, miscompiled))
 
 
 @final
@@ -138,7 +138,7 @@ class Target:
     """One target: a chip with its executor, or the generic one.
 
     ops : the integer operators the target is known to run. also : further ones that the quantizer never writes, and how
-    a graph that has them is computed. training : generation of graphs -> operator -> how the software computes it that
+    a graph that has them is computed. training : dialect of graphs -> operator -> how the software computes it that
     such graphs are trained with. why : integer operator -> why it is not there, or not written. vendor : its code.
     """
 
@@ -182,7 +182,7 @@ class Target:
         return self.bits == (8,)
 
     def with_op(self, operator: str, **columns: Any) -> Target:
-        """Return a copy in which `operator` has other `columns`: arithmetic, limits, right."""
+        """Return a copy in which `operator` has other `columns`: arithmetic, limits, miscompiled."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def runs(self, operator: str) -> bool:
@@ -191,7 +191,7 @@ class Target:
 
     def right(self, operator: str) -> bool:
         """Whether the target runs the operator as it is meant: where another will do, the quantizer writes that."""
-        return operator in self.ops and self.ops[operator].right
+        return operator in self.ops and not self.ops[operator].miscompiled
 
     def arithmetic(self, operator: str) -> Arithmetic | None:
         """Return how the operator is computed, also where the quantizer never writes it; None where it is not known."""

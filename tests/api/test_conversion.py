@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.dialects import generation
+from lingeronnx.run.integer.dialects import dialect
 from tests import nets
 from tests.examples import first
 from tests.nets import NETS, Net, quantized
@@ -67,7 +67,7 @@ def test_there_and_back(net, platform):
         return
     there = lo.convert(made, "linger").graph
     assert ir.to_proto(made).SerializeToString() == before
-    assert generation(there) == 3
+    assert dialect(there) == 3
     assert {n.domain for n in there.graph} <= {"", "linger"}
     assert there.ir_version == 7
     lo.check_model(there)

@@ -70,7 +70,7 @@ def test_moves_between_floats_stay_in_float():
     assert found["Transpose"] == "it only moves data between float operators"
 
 
-def test_host_part_and_islands():
+def test_host_part_and_fallbacks():
     """Float before the first and after the last integer operator is the host's; between them it is in the way."""
     net = nets.Net(3, 8, 8)
     c = net.conv(net.node("Sin", "x", out="pre"), (4, 3, 3, 3))

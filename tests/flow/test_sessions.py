@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.assign import shared_scales
 from lingeronnx.flow.planning import calibration, scale_assignment
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize, straighten
@@ -73,7 +73,7 @@ def test_ties_are_looked_for_once(monkeypatch):
     """Who shares a scale is found once, and handed on."""
     calls = []
     for stage in (calibration, scale_assignment):
-        monkeypatch.setattr(stage, "tie_classes", lambda *args: calls.append(args) or tie_classes(*args))
+        monkeypatch.setattr(stage, "shared_scales", lambda *args: calls.append(args) or shared_scales(*args))
     lo.quantize(network(), nets.samples(network(), 2), platform="venus")
     assert len(calls) == 1
 

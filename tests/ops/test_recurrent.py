@@ -10,7 +10,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.flow.lower import plan_of
 from lingeronnx.formats import integer_format
 from lingeronnx.graph import ir
-from lingeronnx.ops import rule_of
+from lingeronnx.ops import lowering_rule
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, by_name
@@ -135,7 +135,7 @@ def test_square_input(direction, steps, width):
     found = quantize(model, {"x": x}, platform="venus", effort="fast")
     layers = [node for node in found.graph.graph if node.op_type == "LSTMInt"]
     assert [ir.shape(node.inputs[0])[1:] for node in layers] == [(9, 9)] * len(layers)
-    assert not [v for node in layers for v in rule_of(integer_format(node)).violations(node, VENUS)]
+    assert not [v for node in layers for v in lowering_rule(integer_format(node)).violations(node, VENUS)]
     linear = [node.outputs[0].name for node in found.graph.graph if node.op_type == "LinearInt"]
     same = [name for name in linear if name.endswith("_same")]  # behind one, for the packer's sake
     assert (len(same), len(linear) - len(same)) == (1, 0 if steps == width else len(layers))

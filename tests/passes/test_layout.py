@@ -32,7 +32,7 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_an_island_of_channels_last(name):
+def test_a_fallback_of_channels_last(name):
     """Both Transposes go; axes, pads and constants are those of the channel-first operator; same numbers."""
     body, arrays = BETWEEN[name]
     out = "float[1,3,4,7] y" if name == "constant" else "float[N,A,B,C] y"

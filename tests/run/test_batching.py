@@ -3,11 +3,11 @@
 import numpy as np
 import onnx
 import pytest
+from lingeronnx.run.runners.fallbacks import FloatFallback
 from onnx import helper
 
 from lingeronnx.graph import ir, operators
 from lingeronnx.run.runners.batching import Batching, apart, batching, filled, flat, placed
-from lingeronnx.run.runners.islands import FloatIsland
 from simulator.kernel import Spec
 
 COUNT = 17
@@ -41,7 +41,7 @@ def _nodes(kind, rank):
     return [helper.make_node(kind, ["x"], ["y"], **axis)], {}
 
 
-def _island(kind, shape):
+def _fallback(kind, shape):
     """Return an island on samples of a shape, as the simulator makes it; None where there is none."""
     made = _nodes(kind, len(shape))
     if made is None:
@@ -57,9 +57,9 @@ def _island(kind, shape):
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
     )  # fmt: skip
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9))
-    island = FloatIsland(model, list(model.graph), ())
-    island.infer(Spec((1, *shape), np.float32))
-    return island
+    fallback = FloatFallback(model, list(model.graph), ())
+    fallback.infer(Spec((1, *shape), np.float32))
+    return fallback
 
 
 def _data(kind, shape):
@@ -82,16 +82,16 @@ KINDS = [
 def test_any_batch_gives_the_same_numbers(kind):
     """Law: any split of a batch gives the same floats, bit by bit, wherever they stand in memory."""
     for shape in SHAPES:
-        island, x = _island(kind, shape), _data(kind, shape)
-        if island is None:
+        fallback, x = _fallback(kind, shape), _data(kind, shape)
+        if fallback is None:
             continue
-        (want,) = island(x)
+        (want,) = fallback(x)
         for size in (1, 2, 3, 4, 7, 16):
-            parts = [island(x[i : i + size])[0] for i in range(0, COUNT, size)]
+            parts = [fallback(x[i : i + size])[0] for i in range(0, COUNT, size)]
             assert np.concatenate(parts).tobytes() == want.tobytes(), (shape, size)
         moved = np.empty(x.size + 3, np.float32)[3:].reshape(x.shape)
         moved[...] = x
-        assert island(moved)[0].tobytes() == want.tobytes(), shape
+        assert fallback(moved)[0].tobytes() == want.tobytes(), shape
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_any_batch_gives_the_same_numbers(kind):
     ),
 )
 def test_how_samples_are_run(kind, shape, how):
-    island = _island(kind, shape)
-    assert batching(island._nodes, island.proto.graph.initializer, [Spec((1, *shape), np.float32)] * 2) is how
+    fallback = _fallback(kind, shape)
+    assert batching(fallback._nodes, fallback.proto.graph.initializer, [Spec((1, *shape), np.float32)] * 2) is how
 
 
 def test_samples_apart_begin_on_lines():

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from lingeronnx.errors import ConfigError, ModelError
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.dialects import ARITHMETICS, Side, generation
+from lingeronnx.run.integer.dialects import ARITHMETICS, Side, dialect
 from lingeronnx.targets.luna import VENUS
 
 
@@ -19,19 +19,19 @@ def graph(*nodes):
 
 
 def test_a_graph_is_of_the_third_where_all_names_are():
-    assert generation(graph(("linger", "QAdd"), ("", "Relu"))) == 3
-    assert generation(graph(("thinker", "iqAdd"))) == 1
-    assert generation(graph(("", "Relu"))) == 1
-    assert generation(graph(("linger", "QAdd"), ("linger", "iqAdd"))) == 1
+    assert dialect(graph(("linger", "QAdd"), ("", "Relu"))) == 3
+    assert dialect(graph(("thinker", "iqAdd"))) == 1
+    assert dialect(graph(("", "Relu"))) == 1
+    assert dialect(graph(("linger", "QAdd"), ("linger", "iqAdd"))) == 1
 
 
 @pytest.mark.parametrize("op, domain", [("QAdd", "linger"), ("iqAdd", "thinker")])
 def test_the_default_follows_the_graph_and_a_name_goes_before_it(op, domain):
     model = graph((domain, op))
-    trains = generation(model) == 3
-    assert bool(Side.of(model, VENUS, None).generation) == trains
-    assert Side.of(model, VENUS, "executor").generation == 0
-    assert Side.of(model, VENUS, "training").generation == generation(model)
+    trains = dialect(model) == 3
+    assert bool(Side.of(model, VENUS, None).dialect) == trains
+    assert Side.of(model, VENUS, "executor").dialect == 0
+    assert Side.of(model, VENUS, "training").dialect == dialect(model)
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():

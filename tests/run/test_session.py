@@ -138,18 +138,18 @@ def test_any_batch_split(net, platform):
 # ---- float islands ---------------------------------------------------------------------------------------------------
 
 
-def island():
+def fallback():
     net = nets.Net(3, 8, 8, seed=5)
     a = net.conv("x", (4, 3, 3, 3), out="a")
     s = net.node("Sin", net.node("Cos", a, out="c"), out="s")
     return net.graph(net.conv(s, (4, 4, 3, 3), out="y"))
 
 
-def test_float_island():
+def test_float_fallback():
     """Float operators between convolutions run in real numbers; the integer ones around them in integers."""
-    result = nets.quantized(island())
+    result = nets.quantized(fallback())
     assert [n.op_type for n in result.report.float_nodes] == ["Cos", "Sin"]
-    feeds = nets.samples(island(), 9)
+    feeds = nets.samples(fallback(), 9)
     taps = {name: (array, scale) for name, array, scale in Session(result.graph).taps(feeds)}
     np.testing.assert_allclose(taps["s"][0], np.sin(np.cos(taps["a"][0])), rtol=0, atol=1e-6)
     scale = taps["s_q"][1]
@@ -159,10 +159,10 @@ def test_float_island():
     np.testing.assert_array_equal(np.concatenate(singles), taps["y"][0])
 
 
-def test_island_inside_is_not_lost():
+def test_fallback_inside_is_not_lost():
     """A tensor between two float nodes can be asked for by name."""
-    result = nets.quantized(island())
-    feeds = nets.samples(island(), 3)
+    result = nets.quantized(fallback())
+    feeds = nets.samples(fallback(), 3)
     (a, c) = Session(result.graph).run(["a", "c"], feeds)
     np.testing.assert_allclose(c, np.cos(a), rtol=0, atol=1e-6)
     names = [name for name, _, _ in Session(result.graph).taps(feeds)]

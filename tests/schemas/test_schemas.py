@@ -82,7 +82,7 @@ def test_shipped_model(platform):
 
 
 @pytest.mark.parametrize("platform", NAMES)
-def test_float_islands(platform):
+def test_float_fallbacks(platform):
     """Layers left in float, and what stands between them."""
     model = NETS[0]()
     skip = [str(node.name) for node in model.graph if node.op_type == "Conv"][1:]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, ConstraintError, DataError
 from lingeronnx.flow import compared, plan_for, prepare, refined
-from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.assign import shared_scales
 from lingeronnx.graph import ir
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import AttemptCost, cost_of
@@ -57,8 +57,8 @@ def test_groups_keep_what_shares_a_scale_together(name):
     assert len(tensors) == len(set(tensors))
     home = {tensor: number for number, group in enumerate(found) for layer in group.layers
             for tensor in layer.activation.tensors}  # fmt: skip
-    for tie in tie_classes(planned.parts, planned.target):
-        assert len({home[tensor] for tensor in tie.tensors if tensor in home}) <= 1
+    for shared_scale in shared_scales(planned.parts, planned.target):
+        assert len({home[tensor] for tensor in shared_scale.tensors if tensor in home}) <= 1
     assert sum(group.share for group in found) == pytest.approx(1)
 
 

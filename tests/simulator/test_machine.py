@@ -443,7 +443,7 @@ def test_feeds_of_different_batches():
         list(program.run({"x": np.zeros((2, 4), np.int8), "z": np.zeros((3, 4), np.int8)}))
 
 
-def test_an_island_that_lies_about_its_output():
+def test_a_fallback_that_lies_about_its_output():
     class Liar(Double):
         def __call__(self, x):
             return (x.astype(np.float64),)

@@ -54,8 +54,8 @@ def _float_violations(model: ir.Graph, target: Target) -> tuple[list[Violation],
     A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
     """
     parts = partition_with_clips(model, target, {}, 8)
-    islands, host = float_nodes(model, parts.floats, parts.inside)
-    between, outside = ({entry.node for entry in entries} for entries in (islands, host))
+    fallbacks, host = float_nodes(model, parts.floats, parts.inside)
+    between, outside = ({entry.node for entry in entries} for entries in (fallbacks, host))
     found: list[Violation] = []
     broken: set[str] = set()
     for node in model.graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import ConstraintError, ModelError
-from ...flow.assign import ScaleChoice, assign, tie_classes
+from ...flow.assign import ScaleChoice, assign, shared_scales
 from ...flow.factor_groups import partition_with_clips
 from ...flow.lower import lower
 from ...flow.partition import Partition, partition
@@ -33,7 +33,7 @@ def packed_ahead(model: ir.Graph, target: Target) -> tuple[ArgumentChoice | None
     conf = QuantConfig(platform=target.name)
     setting = ScaleChoice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
-        plan, _ = assign(parts, tie_classes(parts, target), {}, target, setting)
+        plan, _ = assign(parts, shared_scales(parts, target), {}, target, setting)
         lowered = lower(parts, plan, target).graph
     except (ConstraintError, ModelError):  # a guess may be one that the model's own constants do not allow
         return None, []

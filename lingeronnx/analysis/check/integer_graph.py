@@ -11,7 +11,7 @@ from ...errors import ModelError
 from ...flow.report import float_nodes
 from ...formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
 from ...graph import ir
-from ...ops import Violation, rule_of, rule_text
+from ...ops import Violation, lowering_rule, rule_text
 from ...plan import Affine
 from ...run.integer.sizes import sizes
 from ...targets import Target
@@ -30,20 +30,20 @@ def check_integer(model: ir.Graph, target: Target) -> Check:
     found: list[Violation] = []
     known: dict[str, Affine] = {}
     integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGERS}
-    islands = _islands(model, integers)
+    fallbacks = _fallbacks(model, integers)
     for node in model.graph:
         name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
         form = integer_format(node)
         if form is None or not (is_quantized_domain(node) or name in integers):
-            found += _foreign(node, target, integers, islands)
+            found += _foreign(node, target, integers, fallbacks)
             continue
         missing = [
             violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
             for key in _missing(node, form, target)
         ]
         found += missing
-        rule = rule_of(form)
-        leaves = rule is not None and rule.wide and "scale_o" not in node.attributes
+        lowering = lowering_rule(form)
+        leaves = lowering is not None and lowering.wide and "scale_o" not in node.attributes
         if form is not DEQUANT and not leaves:
             integers.update(str(v.name) for v in node.outputs)
         try:
@@ -79,9 +79,9 @@ _INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
 
 def _constraints(seen: IntegerNode, target: Target) -> list[Violation]:
     """Return the limits of the operator that the integer node breaks; none where it is not all there."""
-    rule = rule_of(seen.form)
-    judged = rule is not None and target.runs(seen.form.name) and seen.form.whole(seen.node)
-    return rule.violations(seen.node, target) if rule is not None and judged else []
+    lowering = lowering_rule(seen.form)
+    judged = lowering is not None and target.runs(seen.form.name) and seen.form.whole(seen.node)
+    return lowering.violations(seen.node, target) if lowering is not None and judged else []
 
 
 def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
@@ -93,14 +93,14 @@ def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
     wanted = target.node_attributes.get("", {})
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
     if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
-        rule = rule_of(form)
-        weights = rule is not None and rule.scaling.factor == "absorbed"
+        lowering = lowering_rule(form)
+        weights = lowering is not None and lowering.scaling.factor == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
         if key in wanted and key not in given and (not modes or weights or form is REQUANT):
             yield f"{key} ({wanted[key]})"
 
 
-def _foreign(node: ir.Node, target: Target, integers: set[str], islands: set[str]) -> list[Violation]:
+def _foreign(node: ir.Node, target: Target, integers: set[str], fallbacks: set[str]) -> list[Violation]:
     """Return what is wrong with a node that is no integer operator."""
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)
@@ -125,7 +125,7 @@ def _foreign(node: ir.Node, target: Target, integers: set[str], islands: set[str
                 "repair the graph with fix-dequant",
             )
         ]
-    if str(node.name) in islands:
+    if str(node.name) in fallbacks:
         return [
             violation(
                 node,
@@ -137,7 +137,7 @@ def _foreign(node: ir.Node, target: Target, integers: set[str], islands: set[str
     return []
 
 
-def _islands(model: ir.Graph, integers: set[str]) -> set[str]:
+def _fallbacks(model: ir.Graph, integers: set[str]) -> set[str]:
     """Return the float nodes with integer nodes both before and behind them."""
     whole = {id(node) for node in model.graph if is_quantized_domain(node)}
     return {entry.node for entry in float_nodes(model, {}, whole)[0]}

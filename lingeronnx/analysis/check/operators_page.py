@@ -7,7 +7,7 @@ platform's row) and what each executor does wrong. `operators_markdown` returns 
 from __future__ import annotations
 
 from ...formats import FORMATS
-from ...ops import OPS, Op, rule_of, rule_text
+from ...ops import OPS, Op, lowering_rule, rule_text
 from ...targets import PLATFORMS, Limit, Target
 
 __all__ = ["BEGIN", "END", "applies", "operators_markdown"]
@@ -44,7 +44,7 @@ def _table() -> list[str]:
         f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
         f"|---|---|{'---|' * len(PLATFORMS)}",
     ]
-    entries = [(form.name, rule_of(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
+    entries = [(form.name, lowering_rule(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
     for name, op in entries:
         source = ", ".join(dict.fromkeys(_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
         lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, target) for target in PLATFORMS)} |")

@@ -84,5 +84,5 @@ def _has_host_part(graph: ir.Graph) -> bool:
         if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
             whole.add(id(node))
             integers.update(str(v.name) for v in node.outputs)
-    islands, host = float_nodes(graph, {}, whole)
-    return bool(host) and not islands
+    fallbacks, host = float_nodes(graph, {}, whole)
+    return bool(host) and not fallbacks

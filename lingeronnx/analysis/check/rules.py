@@ -31,7 +31,7 @@ from ...formats import (
 )
 from ...graph import ir
 from ...graph.attributes import Attributes, number, scales
-from ...ops import rule_of
+from ...ops import lowering_rule
 from ...plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import Concat, CurveArithmetic, Division, QuotientArithmetic, Reading
@@ -87,15 +87,15 @@ def right_shift(seen: IntegerNode, target: Target) -> object:
     """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
     lower scale_o, or repair the graph with fix-dequant.
     """
-    rule = rule_of(seen.form)
-    if rule is None or not target.power_of_two or seen.attrs.get("scale_o") is None:
+    lowering = lowering_rule(seen.form)
+    if lowering is None or not target.power_of_two or seen.attrs.get("scale_o") is None:
         return None
     scale, reads = number(seen.attrs, "scale_o"), seen.reads()
     if not all(map(_power, (scale, *reads.values()))):
         return None
     names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
     try:
-        most = rule.scaling.max_exponent(seen.node, lambda name: math.frexp(names[name])[1] - 1)
+        most = lowering.scaling.max_exponent(seen.node, lambda name: math.frexp(names[name])[1] - 1)
     except (KeyError, IndexError):
         return None
     exponent = math.frexp(scale)[1] - 1
@@ -104,8 +104,8 @@ def right_shift(seen: IntegerNode, target: Target) -> object:
 
 def average_scale(seen: IntegerNode, target: Target) -> object:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    tied = target.pool is not None and target.pool.same_scale
-    if not tied or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
+    same = target.pool is not None and target.pool.same_scale
+    if not same or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
         return None
     x, o = number(seen.attrs, "scale_x"), number(seen.attrs, "scale_o")
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...flow import QuantizedModel
-from ...flow.assign import tie_classes, wishes
+from ...flow.assign import shared_scales, wishes
 from ...flow.observe import TensorStats
 from ...flow.partition import Partition
 from ...formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
 from ...graph import ir
 from ...graph.attributes import number
-from ...ops import Violation, rule_of
+from ...ops import Violation, lowering_rule
 from ..profile.outliers import LIMIT, SHARE, rows_of
 
 __all__ = ["LIMITED", "Suspicion", "in_integers", "in_model"]
@@ -118,7 +118,7 @@ def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     choice, stats, row = result.basis.choice, result.basis.stats, result.platform
     if choice is None:
         return
-    for group in tie_classes(parts, row):
+    for group in shared_scales(parts, row):
         name = group.tensors[-1]
         wish = wishes(parts, [group], stats, row, choice, [])[name].scale
         q = result.plan.tensors.get(name)
@@ -257,8 +257,8 @@ def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
         small = value.dtype is not None and value.dtype.name in ("INT8", "INT16", "INT32")
         if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
             continue
-        rule = rule_of(op)
-        if small or (value.dtype is None and not (rule is not None and rule.wide)):
+        lowering = lowering_rule(op)
+        if small or (value.dtype is None and not (lowering is not None and lowering.wide)):
             yield Suspicion(
                 str(value.name),
                 "no Dequant",

@@ -9,16 +9,16 @@ from .choice import ScaleChoice
 from .legalize import UnheldScale, legalize
 from .output_bits import widen
 from .scales import assign, wishes
-from .ties import TieClass, soft_rows, tie_classes, tops
+from .shared_scales import SharedScale, shared_scales, soft_rows, tops
 
 __all__ = [
     "ScaleChoice",
-    "TieClass",
+    "SharedScale",
     "UnheldScale",
     "assign",
     "legalize",
     "soft_rows",
-    "tie_classes",
+    "shared_scales",
     "tops",
     "widen",
     "wishes",

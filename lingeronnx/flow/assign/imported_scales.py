@@ -27,7 +27,7 @@ from ...qdq.read import Read
 from ...targets import Target
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
-from .ties import TieClass
+from .shared_scales import SharedScale
 
 __all__ = [
     "Taken",
@@ -82,21 +82,21 @@ class Taken:
 
 
 def activation_scales(
-    read: Read, ties: Sequence[TieClass], target: Target, conf: QuantConfig, stats: Stats,
+    read: Read, shared: Sequence[SharedScale], target: Target, conf: QuantConfig, stats: Stats,
     factors: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Affine], list[Taken]]:  # fmt: skip
-    """Return how the tensors that `read` has scales for are held, all of a tie class alike, and what that cost.
+    """Return how the tensors that `read` has scales for are held, all of a shared scale alike, and what that cost.
 
     stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
     """
     held: dict[str, Affine] = {}
     taken = []
-    for group in ties:
+    for group in shared:
         known = {name: read.activations[name] for name in group.tensors if name in read.activations}
         if not known:
             continue
-        governing = {name: grid for name, grid in known.items() if name in group.governing} or known
-        widest = max(governing.values(), key=lambda grid: max(map(abs, grid.ends)))
+        statistics_of = {name: grid for name, grid in known.items() if name in group.statistics_of} or known
+        widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
         q = _activation(widest, target, conf, group, stats, factor)
         held.update(dict.fromkeys(group.tensors, q))
@@ -109,7 +109,7 @@ def activation_scales(
 
 
 def _activation(
-    grid: Affine, target: Target, conf: QuantConfig, group: TieClass, stats: Stats, factor: float
+    grid: Affine, target: Target, conf: QuantConfig, group: SharedScale, stats: Stats, factor: float
 ) -> Affine:
     bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
     top = (1 << (bits - 1)) - 1

@@ -1,4 +1,4 @@
-"""What the target makes of a plan's scales: they are lowered until every tie and inequality holds, and that is told."""
+"""What the target makes of a plan's scales: they are lowered until every inequality holds, and that is told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...plan import Affine, Plan
 from ...plan.power_of_two import power_below
 from ...targets import Target
 from ..partition import Partition
-from .ties import TieClass
+from .shared_scales import SharedScale
 
 __all__ = ["UnheldScale", "legalize"]
 
@@ -53,19 +53,19 @@ def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> N
 
 
 class _PlanScales:
-    """The scales of a plan while they are lowered; tied tensors move together.
+    """The scales of a plan while they are lowered; those that share a scale move together.
 
     tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was lowered)}.
     """
 
-    def __init__(self, plan: Plan, ties: Sequence[TieClass], target: Target) -> None:
+    def __init__(self, plan: Plan, shared: Sequence[SharedScale], target: Target) -> None:
         self._target = target
         self.tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
-        self._class_of = {name: group for group in ties for name in group.tensors if name in self.tensors}
+        self._class_of = {name: group for group in shared for name in group.tensors if name in self.tensors}
         self.moved: dict[str, tuple[float, str]] = {}
 
-    def tie(self) -> None:
-        """Give tied tensors the least scale of them."""
+    def share(self) -> None:
+        """Give tensors that share a scale the least of theirs."""
         for name, group in self._class_of.items():
             held, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
             if (held.scale, held.zero_point) != (least.scale, least.zero_point):
@@ -129,14 +129,14 @@ class _PlanScales:
         ]
 
 
-def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], target: Target) -> tuple[Plan, list[str]]:
-    """Return `plan` with every tie and inequality of `target` holding, and what was moved.
+def legalize(plan: Plan, parts: Partition, shared: Sequence[SharedScale], target: Target) -> tuple[Plan, list[str]]:
+    """Return `plan` with every shared scale and inequality of `target` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
     largest. Raises UnheldScale for a scale below the row's smallest.
     """
-    scales = _PlanScales(plan, ties, target)
-    scales.tie()
+    scales = _PlanScales(plan, shared, target)
+    scales.share()
     _hold_biases(scales.tensors, parts, plan.mode == "q-value")
     if not target.power_of_two:
         return plan.with_tensors(scales.tensors), []

@@ -1,4 +1,4 @@
-"""From statistics to scales: every class of tied tensors, and every weight, gets the best one by its calibrator."""
+"""From statistics to scales: what shares one, and every weight, gets the best one by its calibrator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..partition import Partition
 from .choice import ScaleChoice, TensorSetting
 from .legalize import legalize
 from .output_bits import widen
-from .ties import TieClass, tops
+from .shared_scales import SharedScale, tops
 
 __all__ = ["assign", "wishes"]
 
@@ -25,14 +25,14 @@ _FINEST = 2.0**24  # times the scale of a weight's largest channel: what is smal
 
 
 def assign(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: ScaleChoice
+    parts: Partition, shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice
 ) -> tuple[Plan, list[str]]:
     """Return the plan for `parts` and the notes a user should read (all-zero tensors, moved scales).
 
-    ties : the classes that `tie_classes` found. stats : of the activations of `parts`.
+    shared : those that `shared_scales` found. stats : of the activations of `parts`.
     """
     notes: list[str] = []
-    tensors = wishes(parts, ties, stats, target, choice, notes)
+    tensors = wishes(parts, shared, stats, target, choice, notes)
     for node, op in parts.nodes:
         for index in op.parameters(node):
             name = ir.read_name(node, index)
@@ -55,11 +55,11 @@ def assign(
             if bits == "float"
         ]
     if choice.mode == "q-value":
-        _coarsen(tensors, parts, ties, target, choice)
+        _coarsen(tensors, parts, shared, target, choice)
     plan = Plan(
         platform=target.name, executor=target.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats)
     )
-    plan, moves = legalize(plan, parts, ties, target)
+    plan, moves = legalize(plan, parts, shared, target)
     if choice.asymmetric:
         notes.append(_around_zero(parts, plan, target))
     return plan, notes + moves
@@ -75,18 +75,18 @@ def _around_zero(parts: Partition, plan: Plan, target: Target) -> str:
 
 
 def wishes(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: ScaleChoice, notes: list[str]
+    parts: Partition, shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice, notes: list[str]
 ) -> dict[str, Affine]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, Affine] = {}
     pinned = tops(parts, target)
-    for group in (*(g for g in ties if not g.into), *reversed([g for g in ties if g.into])):
+    for group in (*(g for g in shared if not g.function_output), *reversed([g for g in shared if g.function_output])):
         if group.tensors[0] in choice.held:
             tensors.update({name: choice.held[name] for name in group.tensors})
             continue
         setting = choice.of(group.tensors, choice.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
-        through = _through(group, tensors.get(group.into))
+        through = _through(group, tensors.get(group.function_output))
         held = _class_window(group, stats, setting, through)
         if held is None:
             held = Affine(_class_scale(group, top, stats, setting, through, notes), setting.bits)
@@ -94,17 +94,17 @@ def wishes(
     return tensors
 
 
-def _through(group: TieClass, written: Affine | None) -> Through | None:
+def _through(group: SharedScale, written: Affine | None) -> Through | None:
     """Return what alone reads a class and writes a tensor held as `written`, None where that is not known."""
-    if group.through is None or (group.into and written is None):
+    if group.function is None or (group.function_output and written is None):
         return None
     if written is None:
-        return Through(group.through)
+        return Through(group.function)
     zero = written.zero_point
-    return Through(group.through, written.scale, written.low - zero, written.high - zero)
+    return Through(group.function, written.scale, written.low - zero, written.high - zero)
 
 
-def _class_window(group: TieClass, stats: Stats, setting: TensorSetting, through: Through | None) -> Affine | None:
+def _class_window(group: SharedScale, stats: Stats, setting: TensorSetting, through: Through | None) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
     seen = group.stats(stats)
     free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
@@ -130,10 +130,10 @@ def _weight_scales(values: np.ndarray, axis: int | None, setting: TensorSetting)
 
 
 def _coarsen(
-    tensors: dict[str, Affine], parts: Partition, ties: Sequence[TieClass], target: Target, choice: ScaleChoice
+    tensors: dict[str, Affine], parts: Partition, shared: Sequence[SharedScale], target: Target, choice: ScaleChoice
 ) -> None:
     """Lower scales, in place, that the operators which read the tensors would rather have; none that a user gave."""
-    owner = {name: group.tensors for group in ties for name in group.tensors}
+    owner = {name: group.tensors for group in shared for name in group.tensors}
     for node, op in parts.nodes:
         if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
             continue
@@ -145,7 +145,7 @@ def _coarsen(
 
 
 def _class_scale(
-    group: TieClass,
+    group: SharedScale,
     top: float | None,
     stats: Stats,
     setting: TensorSetting,
@@ -163,11 +163,13 @@ def _class_scale(
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
     scale = setting.best(seen, through)
-    if setting.power and group.bound is not None:  # the bound itself saturates by one count: less than a bit costs
-        scale = max(scale, power_below((top_integer + 1) / group.bound))
-    if setting.bits > 8 and group.reach is not None:
-        scale = power_below((top_integer + 1) / group.reach) if setting.power else top_integer / group.reach
-    if group.below is not None:
-        most = (top_integer + 1) / (group.below - min(seen.low, 0.0))
+    if (
+        setting.power and group.output_bound is not None
+    ):  # the bound itself saturates by one count: less than a bit costs
+        scale = max(scale, power_below((top_integer + 1) / group.output_bound))
+    if setting.bits > 8 and group.hard_bound is not None:
+        scale = power_below((top_integer + 1) / group.hard_bound) if setting.power else top_integer / group.hard_bound
+    if group.room_below is not None:
+        most = (top_integer + 1) / (group.room_below - min(seen.low, 0.0))
         scale = min(scale, power_below(most) if setting.power else most)
     return scale

@@ -24,7 +24,7 @@ from ...plan.fake import fake_quantized
 from ...run.runners import FloatRunner
 from ..assign.calibrators import full_range_scale
 from ..assign.choice import ScaleChoice
-from ..assign.ties import TieClass
+from ..assign.shared_scales import SharedScale
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
 
@@ -42,7 +42,7 @@ _Feeds = Sequence[Mapping[str, np.ndarray]]
 def costly_cuts(
     parts: Partition,
     plan: Plan,
-    ties: Sequence[TieClass],
+    shared: Sequence[SharedScale],
     stats: Stats,
     choice: ScaleChoice,
     pieces: _Feeds,
@@ -53,7 +53,7 @@ def costly_cuts(
     stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. given : returns
     the outputs of the user's model for each, which are those of `parts`; called where they are needed.
     """
-    cut = list(_cut(parts, plan, ties, stats, choice))
+    cut = list(_cut(parts, plan, shared, stats, choice))
     if not cut:
         return {}
     noise = _PlanNoise(parts.graph, plan, pieces, given())
@@ -78,13 +78,13 @@ def costly_cuts(
 
 
 def _cut(
-    parts: Partition, plan: Plan, ties: Sequence[TieClass], stats: Stats, choice: ScaleChoice
+    parts: Partition, plan: Plan, shared: Sequence[SharedScale], stats: Stats, choice: ScaleChoice
 ) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
-    for tie in ties:
-        seen = tie.stats(stats)
-        if seen is not None and tie.below is None:
-            yield from _less(tie.tensors, seen, plan, choice)
+    for shared_scale in shared:
+        seen = shared_scale.stats(stats)
+        if seen is not None and shared_scale.room_below is None:
+            yield from _less(shared_scale.tensors, seen, plan, choice)
     for node, op in parts.nodes:
         for index in op.parameters(node):
             values = parameter_values(node, index)

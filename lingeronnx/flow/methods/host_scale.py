@@ -17,7 +17,7 @@ from ...graph import ir
 from ...targets import Target
 from ..assign.calibrators import best_scale
 from ..assign.choice import ScaleChoice
-from ..assign.ties import TieClass
+from ..assign.shared_scales import SharedScale
 from ..factor_groups import SCALED_BY_HOST
 from ..observe.statistics import Stats
 from ..partition import Partition
@@ -26,7 +26,7 @@ __all__ = ["free_borders", "multiplied", "settle"]
 
 
 def free_borders(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, target: Target, choice: ScaleChoice
+    parts: Partition, shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Put Mul nodes (by 1, for now) at the borders of what `target` cannot hold.
 
@@ -34,7 +34,7 @@ def free_borders(
     """
     if not target.power_of_two:
         return {}, {}
-    return multiplied(parts, _out_of_range(ties, stats, target, choice))
+    return multiplied(parts, _out_of_range(shared, stats, target, choice))
 
 
 def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -59,10 +59,10 @@ def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str]
     return added, alike
 
 
-def _out_of_range(ties: Sequence[TieClass], stats: Stats, target: Target, choice: ScaleChoice) -> set[str]:
-    """Return the tensors of the tie classes that need an exponent the row does not hold."""
+def _out_of_range(shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice) -> set[str]:
+    """Return the tensors of the shared scales that need an exponent the row does not hold."""
     found: set[str] = set()
-    for group in ties:
+    for group in shared:
         seen = group.stats(stats)
         if seen is not None and seen.squares > 0:
             scale = best_scale(seen, choice.width(*group.tensors), power=True, calibrator="mse")

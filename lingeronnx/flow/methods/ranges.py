@@ -27,7 +27,7 @@ from ...ops import parameter_values
 from ...targets import Target
 from ..assign.calibrators import best_scale
 from ..assign.choice import ScaleChoice
-from ..assign.ties import TieClass
+from ..assign.shared_scales import SharedScale
 from ..factor_groups import FactorGroup, factor_groups
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
@@ -40,10 +40,10 @@ _SWEEPS = 4
 
 @dataclass(frozen=True)
 class _RangeGroup:
-    """Tensors that share a factor, and their classes of tied tensors."""
+    """Tensors that share a factor, and their shared scales."""
 
     of: FactorGroup
-    classes: list[TieClass]
+    classes: list[SharedScale]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _WeightBetween:
 
 def range_factors(
     parts: Partition,
-    ties: Sequence[TieClass],
+    shared: Sequence[SharedScale],
     stats: Stats,
     target: Target,
     *,
@@ -74,8 +74,8 @@ def range_factors(
     """
     groups = [_RangeGroup(group, []) for group in factor_groups(parts, target, choice.bits)[0]]
     index = {name: i for i, group in enumerate(groups) for name in group.of.tensors}
-    for tie in ties:
-        groups[index[tie.tensors[0]]].classes.append(tie)
+    for shared_scale in shared:
+        groups[index[shared_scale.tensors[0]]].classes.append(shared_scale)
     factors = [group.of.fixed or 1.0 for group in groups]
     if search:
         _descend(groups, [] if by_channel else _layers(parts, index, choice), factors, stats, choice)
@@ -101,8 +101,8 @@ def _keep_within(
 
 
 def _seen(group: _RangeGroup, stats: Stats, choice: ScaleChoice) -> list[tuple[TensorStats, int]]:
-    """Return the statistics of each class of tied tensors of a group, and their bits."""
-    found = [(tie.stats(stats), choice.width(*tie.tensors)) for tie in group.classes]
+    """Return the statistics of each shared scale of a group, and their bits."""
+    found = [(shared_scale.stats(stats), choice.width(*shared_scale.tensors)) for shared_scale in group.classes]
     return [(seen, bits) for seen, bits in found if seen is not None and seen.squares > 0]
 
 

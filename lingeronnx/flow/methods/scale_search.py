@@ -1,8 +1,7 @@
 """Scales of activations, chosen by the error that they leave at the model's outputs.
 
 The calibrator gives each tensor the scale with the least error of its own. What counts is what is left of that error
-behind the layers that read it, and how it joins what the tensors around it leave. So, one class of tied tensors after
-the other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
+behind the layers that read it, and how it joins what the tensors around it leave. So, one shared scale after the other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
 clearly nearer, until nothing moves. The weights stay as they are meanwhile.
 """
 
@@ -15,7 +14,7 @@ import numpy as np
 from ...plan import Plan
 from ...targets import Target
 from ..assign.legalize import UnheldScale, legalize
-from ..assign.ties import TieClass
+from ..assign.shared_scales import SharedScale
 from ..partition import Partition
 
 __all__ = ["scales_by_outputs"]
@@ -27,7 +26,7 @@ _FINE = 2.0**0.25  # a step where any scale can be held
 def scales_by_outputs(
     parts: Partition,
     plan: Plan,
-    ties: Sequence[TieClass],
+    shared: Sequence[SharedScale],
     target: Target,
     fixed: frozenset[str],
     better: Callable[[Plan], bool],
@@ -40,7 +39,7 @@ def scales_by_outputs(
     step = 2.0 if plan.mode == "q-value" else _FINE
     best = plan
     free = [
-        [name for name in group.tensors if name in plan.tensors] for group in ties if fixed.isdisjoint(group.tensors)
+        [name for name in group.tensors if name in plan.tensors] for group in shared if fixed.isdisjoint(group.tensors)
     ]
     free = [names for names in free if names and all(plan.tensors[name].bits <= 8 for name in names)]
     still: dict[int, Plan] = {}
@@ -50,7 +49,7 @@ def scales_by_outputs(
             if still.get(number) is best:
                 continue
             for factor in (step, 1 / step):
-                while (found := _moved(best, names, factor, parts, ties, target)) is not None:
+                while (found := _moved(best, names, factor, parts, shared, target)) is not None:
                     if not better(found):
                         break
                     best = found
@@ -61,12 +60,12 @@ def scales_by_outputs(
 
 
 def _moved(
-    plan: Plan, names: Sequence[str], factor: float, parts: Partition, ties: Sequence[TieClass], target: Target
+    plan: Plan, names: Sequence[str], factor: float, parts: Partition, shared: Sequence[SharedScale], target: Target
 ) -> Plan | None:
     """Return `plan` with other scales of `names`; None where the platform does not hold them beside the others."""
     wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
     try:
-        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, ties, target)
+        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, shared, target)
     except UnheldScale:
         return None
     return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None

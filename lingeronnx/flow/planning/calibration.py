@@ -12,7 +12,7 @@ from ...run.data import Progress
 from ...run.memory import bytes_per_sample, piece, release
 from ...run.runners import FloatRunner
 from ..assign.choice import choice_for
-from ..assign.ties import TieClass, soft_rows, tie_classes
+from ..assign.shared_scales import SharedScale, shared_scales, soft_rows
 from ..methods.cell_clipping import cell_notes
 from ..methods.equalize import ChannelSpans, equalize
 from ..observe.constant_inputs import Watched
@@ -32,7 +32,7 @@ class Observed:
 
     parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
     tensor that becomes integer. channels : of these before that, per channel, where equalizing asked.
-    soft : the tensors that Softmaxes alone read, of which only what has a share was counted. ties : who shares a scale.
+    soft : the tensors that Softmaxes alone read, of which only what has a share was counted. shared : their scales.
     """
 
     effort: str
@@ -42,7 +42,7 @@ class Observed:
     notes: Sequence[str]
     channels: Mapping[str, ChannelSpans] = field(default_factory=dict)
     soft: Mapping[str, int] = field(default_factory=dict)
-    ties: Sequence[TieClass] = ()
+    shared: Sequence[SharedScale] = ()
 
 
 def observe_model(prepared: Prepared, progress: Progress | None = None, before: Observed | None = None) -> Observed:
@@ -81,7 +81,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     stats = observe(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
     release()
     alike = before is not None and before.parts.floats == parts.floats
-    ties = before.ties if before is not None and alike else tie_classes(parts, target)
+    shared = before.shared if before is not None and alike else shared_scales(parts, target)
     return Observed(
         effort=conf.effort,
         parts=parts,
@@ -90,7 +90,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
         notes=[*notes, *watched.notes()],
         channels=channels,
         soft=soft,
-        ties=ties,
+        shared=shared,
     )
 
 

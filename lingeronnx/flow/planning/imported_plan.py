@@ -10,7 +10,7 @@ from ...ops import float_op
 from ...plan import Plan
 from ...targets import Target
 from ..assign.legalize import legalize
-from ..assign.ties import tie_classes
+from ..assign.shared_scales import shared_scales
 from ..lower import check_zero_points
 from ..methods import factors
 from ..methods.host_scale import multiplied, settle
@@ -39,7 +39,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     transforms = {name: np.array(t.factor) for name, t in plan.transforms.items()}
     factors.apply(parts, transforms)
     settle(graph, host, transforms)
-    plan, moves = legalize(plan, parts, tie_classes(parts, target), target)
+    plan, moves = legalize(plan, parts, shared_scales(parts, target), target)
     return Planned.of(prepared, parts, plan, moves)
 
 

@@ -13,7 +13,7 @@ from ...run.data import Progress
 from ..assign.choice import choice_of
 from ..assign.imported_scales import activation_scales, costs, summary, weight_scales
 from ..assign.imported_weights import Borrowed, borrowed_weights, follow, refusals, told
-from ..assign.ties import tie_classes, tops
+from ..assign.shared_scales import shared_scales, tops
 from ..methods import factors
 from ..methods.ranges import range_factors
 from ..observe.statistics import TensorStats
@@ -33,24 +33,24 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     """
     target, conf = prepared.target, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
-    ties = tie_classes(parts, target)
-    known = [any(name in read.activations for name in group.tensors) for group in ties]
-    missing = [group.tensors[-1] for group, told in zip(ties, known, strict=True) if not told]
+    shared = shared_scales(parts, target)
+    known = [any(name in read.activations for name in group.tensors) for group in shared]
+    missing = [group.tensors[-1] for group, told in zip(shared, known, strict=True) if not told]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = observe_model(prepared.without_effort, progress).stats
     own = choice_of(prepared.selectors(parts.graph), parts.ops, conf, ())
-    ranged = range_factors(parts, ties, {}, target, choice=own, search=False)
+    ranged = range_factors(parts, shared, {}, target, choice=own, search=False)
     factors.apply(parts, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     real = {} if prepared.synthetic else scaled
-    held, taken = activation_scales(read, ties, target, conf, real, ranged)
+    held, taken = activation_scales(read, shared, target, conf, real, ranged)
     weights, grids = weight_scales(read, parts, target, conf)
     lent = borrowed_weights(read, parts, target, conf) if read.tool else Borrowed()
     pinned = tops(parts, target)
-    free = {n for group in ties if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
+    free = {n for group in shared if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
     kept = {name: q for name, q in {**held, **weights, **lent.held}.items() if name not in free and name not in own.own}
-    parts, plan, notes = assign_held(parts, ties, scaled, target, replace(own, held=kept), conf.require_chip)
+    parts, plan, notes = assign_held(parts, shared, scaled, target, replace(own, held=kept), conf.require_chip)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
     if read.tool:
         taken = follow([*taken, *lent.taken], plan.tensors)

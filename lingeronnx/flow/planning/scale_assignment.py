@@ -15,7 +15,7 @@ from ...targets import Target
 from ..assign.choice import ScaleChoice, choice_for
 from ..assign.legalize import UnheldScale
 from ..assign.scales import assign
-from ..assign.ties import TieClass, tie_classes
+from ..assign.shared_scales import SharedScale, shared_scales
 from ..methods import factors
 from ..methods.clipping import costly_cuts
 from ..methods.host_scale import free_borders, settle
@@ -35,15 +35,15 @@ _OUTPUT_SAMPLES = 64  # enough to see at the outputs what a scale costs
 def assign_scales(prepared: Prepared, observed: Observed) -> Planned:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
     target, conf, parts = prepared.target, prepared.conf, observed.parts.on(ir.clone(observed.parts.graph))
-    ties, choice = observed.ties, choice_for(prepared, parts)
-    host, alike = free_borders(parts, ties, observed.stats, target, choice)
+    shared, choice = observed.shared, choice_for(prepared, parts)
+    host, alike = free_borders(parts, shared, observed.stats, target, choice)
     stats = {**observed.stats, **{new: observed.stats[name] for new, name in alike.items()}}
     if host:
         parts = parts.with_floats(host)
-        ties, choice = tie_classes(parts, target), choice_for(prepared, parts)
+        shared, choice = shared_scales(parts, target), choice_for(prepared, parts)
     ranged = range_factors(
         parts,
-        ties,
+        shared,
         stats,
         target,
         choice=choice,
@@ -53,14 +53,14 @@ def assign_scales(prepared: Prepared, observed: Observed) -> Planned:
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    parts, plan, notes = assign_held(parts, ties, scaled, target, choice, conf.require_chip)
+    parts, plan, notes = assign_held(parts, shared, scaled, target, choice, conf.require_chip)
     if conf.effort != "fast":
         pieces = _samples(prepared)
-        less = costly_cuts(parts, plan, ties, scaled, choice, pieces, lambda: _float_outputs(prepared, pieces))
+        less = costly_cuts(parts, plan, shared, scaled, choice, pieces, lambda: _float_outputs(prepared, pieces))
         release()
         choice = choice.with_scales(less)
         if less:
-            parts, plan, notes = assign_held(parts, ties, scaled, target, choice, conf.require_chip)
+            parts, plan, notes = assign_held(parts, shared, scaled, target, choice, conf.require_chip)
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
     both = factors.combine(observed.even, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
@@ -91,7 +91,7 @@ def _float_outputs(prepared: Prepared, pieces: Sequence[Mapping[str, np.ndarray]
 
 def assign_held(
     parts: Partition,
-    ties: Sequence[TieClass],
+    shared: Sequence[SharedScale],
     stats: Mapping[str, TensorStats],
     target: Target,
     choice: ScaleChoice,
@@ -100,11 +100,11 @@ def assign_held(
     """Return the plan; what needs a scale that `target` does not hold goes to float first, unless `strict`."""
     while True:
         try:
-            return parts, *assign(parts, ties, stats, target, choice)
+            return parts, *assign(parts, shared, stats, target, choice)
         except UnheldScale as error:
             if strict or any("scale" in choice.own.get(name, {}) for name in error.tensors):
                 raise
             why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.least} at least"
             kept = parts.touching(error.tensors)
             parts = parts.without(dict.fromkeys(kept, why))
-            ties = tie_classes(parts, target)
+            shared = shared_scales(parts, target)

@@ -26,7 +26,7 @@ from ...qdq.encodings import Encodings
 from ...qdq.read import Read, is_quantized, read
 from ...run.data import Data
 from ...run.memory import bytes_per_sample, piece
-from ...run.runners import FloatRunner, Islands
+from ...run.runners import FloatRunner, OpenedFallbacks
 from ...run.streaming import Calls
 from ...targets import Target
 from ..factor_groups import partition_with_clips
@@ -55,7 +55,7 @@ class Prepared:
     own states.
     reasons : why passes left nodes alone that they are made for.
     tail : what was cut off behind `original`, whose sizes the data decide.
-    opened : the host's parts of integer graphs in onnxruntime, by their content (`FloatIsland`).
+    opened : the host's parts of integer graphs in onnxruntime, by their content (`FloatFallback`).
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
     a float one; else None.
     """
@@ -77,7 +77,7 @@ class Prepared:
     read: Read | None = None
     digest: str = ""
     tail: Tail | None = None
-    opened: Islands = field(default_factory=dict, compare=False)
+    opened: OpenedFallbacks = field(default_factory=dict, compare=False)
 
     @property
     def graph(self) -> ir.Graph:

@@ -112,7 +112,7 @@ def complete(prepared: Prepared, planned: Planned, exact: ir.Graph, progress: Pr
     return compared(prepared, planned, exact, progress).checked
 
 
-def _composed(graph: ir.Graph, rules: Mapping[str, Op], lowered: Lowered) -> list[Fitted]:
+def _composed(graph: ir.Graph, ops: Mapping[str, Op], lowered: Lowered) -> list[Fitted]:
     """Return how the nodes of the float `graph` are written that no single integer operator serves.
 
     An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it gives once. What
@@ -124,7 +124,7 @@ def _composed(graph: ir.Graph, rules: Mapping[str, Op], lowered: Lowered) -> lis
         if len(forms) > 1:
             counts = Counter(form.name for form in forms)
             words = [operator if count == 1 else f"{count} {operator}" for operator, count in counts.items()]
-            rounding = 0 if rules[name].moves else sum(bool(form.domain) for form in forms)
+            rounding = 0 if ops[name].moves else sum(bool(form.domain) for form in forms)
             cost = "exact" if rounding < 2 else f"{rounding} operators, one rounding each at most"
             composed.append(Fitted(name, f"{kinds[name]} written as {', '.join(words)}", cost))
     return composed

@@ -40,7 +40,7 @@ def describe(
     fitted : what was written otherwise. fidelity : how far it is from the float model.
     """
     target, plan, parts = planned.target, planned.plan, planned.parts
-    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
+    fallbacks, host = float_nodes(parts.graph, parts.floats, parts.inside)
     host += _behind(prepared)
     if target.packs:
         host += [
@@ -50,7 +50,7 @@ def describe(
         ]
     renamed = target.vendor.names(graph)
     packed = None
-    if target.packs and parts.ops and not islands:
+    if target.packs and parts.ops and not fallbacks:
         packed = target.verdict(chip_part(target.named(graph, renamed), target))
     verdict = None if packed is None else packed.verdict
     ready = verdict is not None and verdict.chip_ready
@@ -65,7 +65,7 @@ def describe(
         is_chip=target.packs,
         integer_macs=work.share,
         unknown_macs=work.unknown,
-        float_nodes=islands,
+        float_nodes=fallbacks,
         host_part=host,
         fitted=list(fitted),
         packer=packer_line(target, words, chip_file(file) if ready and host else file),
@@ -84,7 +84,7 @@ def describe(
         warnings=[*([SYNTHETIC] if plan.synthetic else []), *fidelity.warnings],
         doubts=fidelity.doubts,
         parts=fidelity.parts,
-        next=next_options(prepared, planned, islands, fidelity.lossy),
+        next=next_options(prepared, planned, fallbacks, fidelity.lossy),
         full=prepared.conf.notes == "full",
         taken=planned.taken,
         refused=planned.refused,

@@ -1,6 +1,6 @@
 """What the flow ends with, as a value, and the one place that writes it to files.
 
-What belongs together is settled here alone: the generation of the names, names that the packer takes, the part for the
+What belongs together is settled here alone: the dialect of the names, names that the packer takes, the part for the
 packer and what its file is called, the plan, and the packer's line for the files that are there.
 """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ConfigError
-from ..assign.ties import tie_classes
+from ..assign.shared_scales import shared_scales
 from ..observe.statistics import TensorStats
 from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
@@ -50,7 +50,7 @@ def range_outliers(prepared: Prepared, planned: Planned) -> list[RangeOutlier]:
     if _WIDE not in target.bits:
         return []
     outliers = []
-    for group in tie_classes(planned.parts, target):
+    for group in shared_scales(planned.parts, target):
         seen, name = group.stats(stats), _named(prepared, group.tensors)
         held = planned.plan.tensors.get(group.tensors[-1])
         if seen is None or name is None or held is None or held.bits >= _WIDE:

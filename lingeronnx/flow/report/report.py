@@ -213,11 +213,11 @@ def float_nodes(
         readers = [use.node for v in node.outputs for use in v.uses()]
         if any(id(r) in whole or id(r) in before_integer for r in readers):
             before_integer.add(id(node))
-    islands: list[FloatNode] = []
+    fallbacks: list[FloatNode] = []
     host: list[FloatNode] = []
     for node in nodes:
         if id(node) in whole:
             continue
         entry = FloatNode(str(node.name), ir.operator(node), floats.get(str(node.name), ""), macs(node))
-        (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
-    return islands, host
+        (fallbacks if id(node) in after_integer and id(node) in before_integer else host).append(entry)
+    return fallbacks, host

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...graph import ir, operators
 from ...plan import Plan
 from ...run.data import Progress
-from ..assign.ties import tie_classes, tops
+from ..assign.shared_scales import shared_scales, tops
 from ..methods.refine import Methods
 from ..methods.scale_search import scales_by_outputs
 from ..planning.plan_record import Planned
@@ -133,8 +133,8 @@ def _with_scales(trials: CrossValidation, best: TriedPlan, progress: Progress | 
         errors = other
         return True
 
-    ties = tie_classes(planned.parts, target)
-    plan = scales_by_outputs(planned.parts, planned.plan, ties, target, frozenset(fixed), better)
+    shared = shared_scales(planned.parts, target)
+    plan = scales_by_outputs(planned.parts, planned.plan, shared, target, frozenset(fixed), better)
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
     return trials.beside(best, replace(planned, plan=plan), best.methods, ERRORS, progress)

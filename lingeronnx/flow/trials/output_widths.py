@@ -17,7 +17,7 @@ from dataclasses import replace
 from ...errors import ConstraintError
 from ..assign.legalize import legalize
 from ..assign.output_bits import widen
-from ..assign.ties import tie_classes
+from ..assign.shared_scales import shared_scales
 from ..planning.plan_record import Planned
 
 __all__ = ["LEAST", "finer", "widened"]
@@ -58,7 +58,7 @@ def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | N
     tensors = dict(planned.plan.tensors)
     widen(tensors, planned.parts, planned.basis.stats, choice, target)
     plan, moves = legalize(
-        planned.plan.with_tensors(tensors), planned.parts, tie_classes(planned.parts, target), target
+        planned.plan.with_tensors(tensors), planned.parts, shared_scales(planned.parts, target), target
     )
     basis = replace(planned.basis, choice=choice)
     return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])

@@ -33,7 +33,7 @@ class Concat(Format):
     )
     unsaid = ("data_bits", "o_bits")
     kind = Arithmetic
-    third = "QCat"
+    v3_name = "QCat"
     zero_points = True
     attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8),
                   zero_attribute("o"))  # fmt: skip
@@ -48,15 +48,15 @@ class Concat(Format):
         zeros = zero_points(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
         return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale, **zeros}
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The axis is called so, and every input has a width."""
-        held = with_axis(super().to_third(attrs, inputs))
+        held = with_axis(super().to_v3(attrs, inputs))
         held.pop("data_bits")
         return {**held, **{f"x_{i}_bits": held.get(f"x_{i}_bits", 8) for i in range(inputs)}}
 
-    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
+    def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim."""
-        held = super().to_first(attrs, node)
+        held = super().to_v1(attrs, node)
         held["dim"] = held.pop("axis")
         return held
 

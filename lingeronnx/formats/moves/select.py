@@ -120,7 +120,7 @@ SPLIT = Split()
 class Gather(Format):
     """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
 
-    name = third = "Gather"
+    name = v3_name = "Gather"
     domain = ""
     zero_points = True
     attributes = (Attr("axis", "i", 0), Attr("parameter_bits", "i", 8), Attr("scale_x", "f", None),
@@ -130,7 +130,7 @@ class Gather(Format):
         """Return the attributes of an embedding whose table is held as `q`."""
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
 
-    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
+    def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes unchanged."""
         return dict(attrs)
 

@@ -11,7 +11,7 @@ from ...emit import Lowering
 from ...graph import ir
 from ...targets import Target
 from ...targets.limits import MatrixLimits
-from ..elementwise import BinaryRule
+from ..elementwise import BinaryOp
 from ..scaling import Scaling, own_scale, product
 
 __all__ = ["Bmm"]
@@ -25,7 +25,7 @@ def matrix_rank(node: ir.Node, target: Target) -> object:
     return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
 
 
-class Bmm(BinaryRule):
+class Bmm(BinaryOp):
     """Matrix product, sample by sample."""
 
     format = formats.BMM

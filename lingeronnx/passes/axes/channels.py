@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir, operators
 from ...graph.builder import Builder
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from .._pass import Answer, Reason
 
 _MOVES = operators.SHAPED | operators.PARTS - {"Split"} | {"Transpose"}
@@ -69,11 +69,11 @@ def _chosen(model: ir.Graph, first: ir.Node, nodes: Sequence[ir.Node]) -> np.nda
     kind = ir.source(first).dtype
     if kind is None or kind.name != "FLOAT" or not 0 < count <= _MOST:
         return None
-    island = FloatIsland(model, nodes, {str(nodes[-1].outputs[0].name)})
+    fallback = FloatFallback(model, nodes, {str(nodes[-1].outputs[0].name)})
     numbers = np.arange(2 * count, dtype=np.float32).reshape(2, *sizes)
-    wanted = island.outputs.index(str(nodes[-1].outputs[0].name))
+    wanted = fallback.outputs.index(str(nodes[-1].outputs[0].name))
     try:
-        both, alone = (island.together([x])[wanted] for x in (numbers, numbers[:1]))
+        both, alone = (fallback.together([x])[wanted] for x in (numbers, numbers[:1]))
     except ModelError:
         return None
     if len(alone) != 1 or len(both) != 2 or not all(np.array_equal(both[i], alone[0] + i * count) for i in (0, 1)):

@@ -7,7 +7,7 @@ the file (a big ConstantOfShape, a Tile).
 from __future__ import annotations
 
 from ...graph import ir, operators
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from .._pass import Answer, Reason
 
 LIMIT = 1 << 24
@@ -24,8 +24,8 @@ def fold_constants(model: ir.Graph) -> Answer:
             constant.update(str(v.name) for v in node.outputs)
     if not nodes:
         return Answer(0)
-    island = FloatIsland(model, nodes, ())
-    results = dict(zip(island.outputs, island(), strict=True)) if island.outputs else {}
+    fallback = FloatFallback(model, nodes, ())
+    results = dict(zip(fallback.outputs, fallback(), strict=True)) if fallback.outputs else {}
     folded, why = 0, list[Reason]()
     for node in reversed(nodes):
         if any(v.is_graph_output() for v in node.outputs):

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from .._pass import Answer, Reason
 
 NAME = "LayerNormalization"
@@ -75,14 +75,14 @@ def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _Fi
         ends = _ends(root, x, place)
         if not ends:
             continue
-        island = FloatIsland(model, ends[-1][1], {str(y.name) for y, _ in ends})
-        seen = _probed(island, x)
+        region = FloatFallback(model, ends[-1][1], {str(y.name) for y, _ in ends})
+        seen = _probed(region, x)
         best: tuple[list[ir.Node], ir.Value, _FittedNorm] | None = None
         for y, nodes in ends if seen[0] else []:
             if best is not None and not all(_is_affine(node) for node in nodes if node not in best[0]):
                 break
             name = str(y.name)
-            norm = _fitted(seen[0], [out[name] for out in seen[1]], nodes, island, name)
+            norm = _fitted(seen[0], [out[name] for out in seen[1]], nodes, region, name)
             best = best if norm is None else (nodes, x, norm)
         if best is not None:
             return best
@@ -181,15 +181,15 @@ def _closed(nodes: Sequence[ir.Node], y: ir.Value) -> bool:
 # ---- what they compute -------------------------------------------------------------------------------------------
 
 
-def _probed(island: FloatIsland, x: ir.Value) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+def _probed(region: FloatFallback, x: ir.Value) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
     """Return random inputs and the results for them; none where it does not run."""
-    if island.inputs != (str(x.name),):
+    if region.inputs != (str(x.name),):
         return [], []
     rng = np.random.default_rng(0)
     size = [2 if d is None else int(d) for d in ir.shape(x) or ()]
     feeds = [(3 * rng.standard_normal(size) + rng.standard_normal()).astype(np.float32) for _ in range(_PROBES)]
     try:
-        return feeds, [dict(zip(island.outputs, island.together([feed]), strict=True)) for feed in feeds]
+        return feeds, [dict(zip(region.outputs, region.together([feed]), strict=True)) for feed in feeds]
     except ModelError:
         return [], []
 
@@ -202,9 +202,13 @@ def _normal(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
 
 
 def _fitted(
-    feeds: Sequence[np.ndarray], results: Sequence[np.ndarray], nodes: Sequence[ir.Node], island: FloatIsland, name: str
+    feeds: Sequence[np.ndarray],
+    results: Sequence[np.ndarray],
+    nodes: Sequence[ir.Node],
+    region: FloatFallback,
+    name: str,
 ) -> _FittedNorm | None:
-    """Return the layer normalisation that gives `results`, what `island` calls `name`, for `feeds`; None for others."""
+    """Return the layer normalisation that gives `results`, what `region` calls `name`, for `feeds`; None for others."""
     if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in zip(feeds, results, strict=True)):
         return None
     rank = feeds[0].ndim
@@ -213,7 +217,7 @@ def _fitted(
             gamma, beta = _affine([_normal(x, axes, epsilon) for x in feeds], results, axes)
             norm = _FittedNorm(axes, epsilon, *(_snapped(a, nodes) for a in (gamma, beta)))
             if all(_agrees(norm, x, y) for x, y in zip(feeds, results, strict=True)) and _small_agrees(
-                norm, island, feeds[0], name
+                norm, region, feeds[0], name
             ):
                 return norm
     return None
@@ -261,13 +265,13 @@ def _agrees(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
     return float(np.abs(want - y).max()) <= _CLOSE * float(np.abs(y).max())
 
 
-def _small_agrees(norm: _FittedNorm, island: FloatIsland, like: np.ndarray, name: str) -> bool:
+def _small_agrees(norm: _FittedNorm, region: FloatFallback, like: np.ndarray, name: str) -> bool:
     """Whether small inputs agree as well, of a variance that epsilon matters for."""
     if not norm.epsilon:
         return True
     x = (np.sqrt(norm.epsilon) * _normal(like, norm.axes, 0.0)).astype(np.float32)
     try:
-        y = dict(zip(island.outputs, island.together([x]), strict=True))[name]
+        y = dict(zip(region.outputs, region.together([x]), strict=True))[name]
     except ModelError:
         return False
     return _agrees(norm, x, y)

@@ -1,6 +1,6 @@
 """Nodes of an integer graph as simulator steps, types and scales inferred on the way.
 
-Float nodes between integer ones become steps too (`runners.FloatIsland`). Knows operators only through `formats`.
+Float nodes between integer ones become steps too (`runners.FloatFallback`). Knows operators only through `formats`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...formats import Bound, Format, attributes, is_quantized_domain, known_for
 from ...graph import ir
 from ...graph.attributes import Attributes
 from ...plan import Affine
-from ..runners import FloatIsland, Islands
+from ..runners import FloatFallback, OpenedFallbacks
 from .dialects import Side
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Binder:
         specs: Mapping[str, Spec],
         batched: bool,
         keep: Collection[str] | None = (),
-        opened: Islands | None = None,
+        opened: OpenedFallbacks | None = None,
     ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self._opened = opened
@@ -173,10 +173,10 @@ class Binder:
             results = [v for node in self._pending for v in node.outputs]
             inner = {str(v.name) for v in results if (ir.shape(v) or (0,))[0] in (None, 1)}  # those with a batch axis
             keep = inner if self._keep is None else inner & set(self._keep)
-            island = FloatIsland(self._model, self._pending, keep, self._opened)
+            fallback = FloatFallback(self._model, self._pending, keep, self._opened)
             self._pending = []
-            if island.outputs:  # else nobody reads what they compute
-                self._append(Call(island, island.inputs, island.outputs))
+            if fallback.outputs:  # else nobody reads what they compute
+                self._append(Call(fallback, fallback.inputs, fallback.outputs))
 
 
 def bound_kernel(form: Format, bound: Bound) -> Kernel:

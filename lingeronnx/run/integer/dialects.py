@@ -1,7 +1,7 @@
-"""The generations of integer graphs: which one a graph is of, and whose arithmetic its numbers mean.
+"""The dialects of integer graphs: which one a graph is of, and whose arithmetic its numbers mean.
 
-    generation 1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the executor's arithmetic
-    generation 3    domain `linger`, operators called QConv2d, QAdd, ...          by default the training side's
+    dialect v1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the executor's arithmetic
+    dialect v3    domain `linger`, operators called QConv2d, QAdd, ...          by default the training side's
 
 Owns the choice between the two arithmetics. Names are the formats'; must not know what either computes.
 """
@@ -16,16 +16,16 @@ from ...graph import ir
 from ...targets import Target
 from ...targets.arithmetic import Arithmetic
 
-__all__ = ["ARITHMETICS", "Side", "generation"]
+__all__ = ["ARITHMETICS", "Side", "dialect"]
 
 ARITHMETICS = ("executor", "training")
 
-#: Names of generation 1 that generation 3 does not have.
-_FIRST = {form.name for form in FORMATS if form.third not in (None, form.name)}
+#: Names of dialect v1 that dialect v3 does not have.
+_FIRST = {form.name for form in FORMATS if form.v3_name not in (None, form.name)}
 
 
-def generation(model: ir.Graph) -> int:
-    """Return 3 for a graph with nodes of domain `linger` none of which has a name of generation 1, else 1."""
+def dialect(model: ir.Graph) -> int:
+    """Return 3 for a graph with nodes of domain `linger` none of which has a name of dialect v1, else 1."""
     nodes = [node for node in model.graph if node.domain == "linger"]
     return 3 if nodes and not any(node.op_type in _FIRST for node in nodes) else 1
 
@@ -34,31 +34,31 @@ def generation(model: ir.Graph) -> int:
 class Side:
     """Whose arithmetic a graph's operators have: the executor's or the training side's.
 
-    target : the platform. generation : of the graph, where the training side's arithmetic is meant; 0: the executor's.
+    target : the platform. dialect : of the graph, where the training side's arithmetic is meant; 0: the executor's.
     """
 
     target: Target
-    generation: int = 0
+    dialect: int = 0
 
     @classmethod
     def of(cls, model: ir.Graph, target: Target, name: str | None) -> Side:
         """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
         if name not in (None, *ARITHMETICS):
             raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
-        number = generation(model)
+        number = dialect(model)
         trains = name == "training" or (name is None and number == 3)
         return cls(target, number if trains else 0)
 
     def arithmetic(self, form: Format, node: ir.Node) -> Arithmetic:
         """Return how `form` is computed; ModelError where that is not known."""
-        trained = self.target.training.get(self.generation or 3, {}).get(form.name)
-        found = trained if self.generation else self.target.arithmetic(form.name)
+        trained = self.target.training.get(self.dialect or 3, {}).get(form.name)
+        found = trained if self.dialect else self.target.arithmetic(form.name)
         if found is not None:
             return found
-        if self.generation:
+        if self.dialect:
             raise ModelError(
                 f"{node.op_type} {node.name}: what the training side computes for it on {self.target.name}, in a graph "
-                f"of generation {self.generation}, is not known; use arithmetic='executor'"
+                f"of generation {self.dialect}, is not known; use arithmetic='executor'"
             )
         more = "; it exists in arithmetic='training' only" if trained is not None else ""
         raise ModelError(f"{node.op_type} {node.name}: {self.target.name} has no such operator{more}")

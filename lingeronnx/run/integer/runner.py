@@ -21,7 +21,7 @@ from ...graph.batch_axes import open_axis
 from ...plan import Affine
 from ...targets import DEFAULT, Target, by_name
 from ...targets.arithmetic import Quantizer
-from ..runners import Islands, Stream, input_specs, reads
+from ..runners import OpenedFallbacks, Stream, input_specs, reads
 from .bind import Binder, Steps
 from .dialects import Side
 from .walk import GraphWalk, run_program
@@ -35,10 +35,10 @@ _SHAPES = 64  # types and shapes of feeds whose program is found without looking
 
 
 class IntRunner:
-    """An integer graph in the simulator; float nodes between integer ones run as islands.
+    """An integer graph in the simulator; float nodes between integer ones run as float fallbacks.
 
     model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
-    arithmetic : "executor" or "training"; None is what the graph's generation means by default.
+    arithmetic : "executor" or "training"; None is what the graph's dialect means by default.
     row : the platform; None is the one that the graph was made for.
     """
 
@@ -65,8 +65,8 @@ class IntRunner:
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _Direct] = {}
-        #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatIsland`.
-        self.opened: Islands = {}
+        #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatFallback`.
+        self.opened: OpenedFallbacks = {}
         _check_row()
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...ops.macs import macs
-from .islands import constant, reads, submodel
+from .float_fallbacks import constant, reads, submodel
 from .sessions import ort_session
 
 if TYPE_CHECKING:

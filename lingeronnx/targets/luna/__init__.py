@@ -2,7 +2,7 @@
 
 `venus`, `arcs`, `venusa` are the chips as rows of data, which `common`, `packing`, `faults` and `trained` serve;
 `vendor` is what they answer by code. `packer/` knows what the vendor's packer takes and refuses, `finish/` rewrites the
-integer graph into what packs and is right, `dialects` writes it in the names of the other generation. Nobody outside
+integer graph into what packs and is right, `dialects` writes it in the names of the other dialect. Nobody outside
 imports from here but the registry, `targets`.
 """
 

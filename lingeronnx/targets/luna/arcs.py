@@ -67,7 +67,7 @@ ARCS = Target(
                 Gru(PLAIN, Table.ARCS, from_zero=True, form=GruForm.HALVED),
                 "GRUInt",
                 limits=RecurrentLimits(),
-                right=False,
+                miscompiled=True,
             ),
             **norm(),
         }

@@ -1,10 +1,10 @@
-"""Graphs of one generation written as the other: names, attributes, container facts.
+"""Graphs of one dialect written as the other: names, attributes, container facts.
 
     thinker -> linger     Conv2dInt -> QConv2d, data_bits -> x_bits, ..., domain `linger`
     linger  -> thinker    back, with the attributes that the platform's packer wants
 
-Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in generation 3. Owns
-the edits of graphs; names and attributes of both generations are the formats'.
+Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in dialect v3. Owns
+the edits of graphs; names and attributes of both dialects are the formats'.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...formats import (
     integer_format,
     is_quantized_domain,
 )
-from ...formats.rows import FRACTION, THIRD_FRACTION
+from ...formats.rows import FRACTION, V3_FRACTION
 from ...graph import ir
 from ...plan import Affine
 from .._target import Target
@@ -39,15 +39,15 @@ from ..arithmetic import CurveArithmetic, Reading
 
 __all__ = ["translate"]
 
-#: Domain -> generation, IR version of the file.
+#: Domain -> dialect, IR version of the file.
 _DOMAINS: Mapping[str, tuple[int, int]] = {"thinker": (1, 6), "linger": (3, 7)}
 
 #: Attributes for the packer alone.
 _PACKER = ("platform", "platform_quant", "castor_mode", "mode", "quant_mode", "dropout")
 _CURVES, _LAYERS = (SIGMOID, TANH), (LSTM, GRU)
 
-#: Fractional bits that the summand of a layer normalisation has more in generation 3.
-_FINER = THIRD_FRACTION - FRACTION
+#: Fractional bits that the summand of a layer normalisation has more in dialect v3.
+_FINER = V3_FRACTION - FRACTION
 
 
 @dataclass
@@ -68,13 +68,13 @@ class _Work:
 
 
 def translate(graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
-    """Write `graph`, of the other generation, as one of domain `to`, in place; return notes.
+    """Write `graph`, of the other dialect, as one of domain `to`, in place; return notes.
 
     Raises ModelError where operators have no counterpart, all of them named.
     """
     number, version = _DOMAINS[to]
     work = _Work(graph, target)
-    one: Callable[[_Work, Format, ir.Node], None] = _to_third if number == 3 else _to_first
+    one: Callable[[_Work, Format, ir.Node], None] = _to_v3 if number == 3 else _to_v1
     for node in list(work.model.graph):
         form = integer_format(node)
         if is_quantized_domain(node):
@@ -102,7 +102,7 @@ def _container(work: _Work, to: str, version: int) -> None:
 
 
 def _given(node: ir.Node) -> dict[str, Any]:
-    """Return the node's attributes by the names of generation 1, without the packer's."""
+    """Return the node's attributes by the names of dialect v1, without the packer's."""
     found = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
     return {name: value for name, value in found.items() if name not in _PACKER}
 
@@ -114,29 +114,29 @@ def _write(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, Any]) -
         ir.set_attr(node, name, value)
 
 
-# ---- to generation 3 ---------------------------------------------------------------------------------------------
+# ---- to dialect v3 ---------------------------------------------------------------------------------------------
 
 
-def _to_third(work: _Work, form: Format, node: ir.Node) -> None:
+def _to_v3(work: _Work, form: Format, node: ir.Node) -> None:
     if form is REQUANT and _widens_for_curves(node):
         return  # taken in by its readers
-    if form.third is None:
+    if form.v3_name is None:
         if form.domain:
             work.lacks(node)
         else:
             node.domain = ""
         return
-    attrs = form.to_third(_given(node), len(node.inputs))
+    attrs = form.to_v3(_given(node), len(node.inputs))
     if form in _CURVES:
         _take_requant_in(work, form, node, attrs)
     elif (change := _CHANGES.get(form)) is not None and not change(work, form, node, attrs):
         return
-    attrs = {form.third_attributes.get(key, key): value for key, value in attrs.items() if value is not None}
-    if form.third != form.name:
+    attrs = {form.v3_attributes.get(key, key): value for key, value in attrs.items() if value is not None}
+    if form.v3_name != form.name:
         attrs |= {"platform": work.target.name, "quant_mode": "floor_add"}
     elif form is QUANT:
         attrs["platform"] = work.target.name
-    _write(node, "linger", form.third, attrs)
+    _write(node, "linger", form.v3_name, attrs)
 
 
 def _widens_for_curves(node: ir.Node) -> bool:
@@ -153,7 +153,7 @@ def _take_requant_in(work: _Work, form: Format, node: ir.Node, attrs: dict[str, 
         attrs["data_bits"] = 16 if _reads_wide(work.target, form) else attrs["data_bits"]
         return
     attrs["scale_x"] = ir.attr(requant, "scale_x")
-    work.note(f"Requant {requant.name} is part of {form.third} {node.name}")
+    work.note(f"Requant {requant.name} is part of {form.v3_name} {node.name}")
     node.replace_input_with(0, requant.inputs[0])
     if not requant.outputs[0].uses():
         work.model.graph.remove(requant, safe=True)
@@ -165,7 +165,7 @@ def _reads_wide(target: Target, form: Format) -> bool:
     return how is not None and how.reading is Reading.RIGHT_ONLY
 
 
-def _third_layer(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
+def _v3_recurrent(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
     between = next((i for i, v in enumerate(node.inputs) if i and (a := ir.const(v)) is not None and a.ndim == 2), 1)
     if between > 1 and node.inputs[1] is not None:
         work.lacks(node, "lengths")
@@ -210,24 +210,24 @@ def _finer(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> b
 
 
 #: What becomes of the numbers and inputs of some; false where there is no counterpart.
-_CHANGES = {LSTM: _third_layer, GRU: _third_layer, LAYER_NORM: _finer}
+_CHANGES = {LSTM: _v3_recurrent, GRU: _v3_recurrent, LAYER_NORM: _finer}
 
 
-# ---- to generation 1 ---------------------------------------------------------------------------------------------
+# ---- to dialect v1 ---------------------------------------------------------------------------------------------
 
 
-def _to_first(work: _Work, form: Format, node: ir.Node) -> None:
+def _to_v1(work: _Work, form: Format, node: ir.Node) -> None:
     given, target, first = _given(node), work.target, form.first
-    if not form.domain and form.third is None:
+    if not form.domain and form.v3_name is None:
         node.domain = ""
         return
     why = form.obstacle(given, node)
-    if why is not None or first.third is None:
+    if why is not None or first.v3_name is None:
         work.lacks(node, why or "")
         return
     if (mode := ir.attr(node, "quant_mode", "floor_add")) != "floor_add":
         work.note(f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the same")
-    attrs = form.to_first(given, node)
+    attrs = form.to_v1(given, node)
     if first is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
         work.note(f"{node.op_type} {node.name}: average pooling changes the scale, which the executor mishandles")
     elif form in _LAYERS and any(given.get(key, 0) for key in ("has_hidden", "has_cell")):
@@ -241,7 +241,7 @@ def _to_first(work: _Work, form: Format, node: ir.Node) -> None:
 
 
 def _make_place_for_lengths(node: ir.Node) -> None:
-    """In front of the states generation 1 has the lengths."""
+    """In front of the states dialect v1 has the lengths."""
     inputs = [node.inputs[0], None, *list(node.inputs)[1:]]
     node.resize_inputs(len(inputs))
     for index, value in enumerate(inputs):

@@ -1,7 +1,7 @@
-"""What networks are trained with: how that software computes the operators of each generation of graphs.
+"""What networks are trained with: how that software computes the operators of each dialect of graphs.
 
-Both generations compute most operators alike on every chip: exact sums, one rounding, which the node may choose. The
-first generation knew one chip; for others it has no curves.
+Both dialects compute most operators alike on every chip: exact sums, one rounding, which the node may choose. The
+first dialect knew one chip; for others it has no curves.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _FIRST: Mapping[str, Arithmetic] = {
     "ShuffleChannel": Arithmetic(),
 }
 
-#: Chip's tables -> what its first generation had besides.
+#: Chip's tables -> what dialect v1 had besides.
 _FIRST_MORE: Mapping[Table, Mapping[str, Arithmetic]] = {
     Table.VENUS: {
         **dict.fromkeys(("iqSigmoid", "iqTanh"), CurveArithmetic(_TOLD, Table.VENUS, Reading.WRAPPED, as_told=True)),
@@ -78,7 +78,7 @@ _FIRST_MORE: Mapping[Table, Mapping[str, Arithmetic]] = {
     }
 }
 
-#: Chip's tables -> how the third generation computes its softmax, LSTM and GRU.
+#: Chip's tables -> how dialect v3 computes its softmax, LSTM and GRU.
 _FORMS = {
     Table.VENUS: (Shares.NEWTON, LstmForm.Q15, GruForm.Q15),
     Table.ARCS: (Shares.DIVIDE, LstmForm.Q27, GruForm.BEFORE),

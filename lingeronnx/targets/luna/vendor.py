@@ -78,7 +78,7 @@ class Luna(Packs):
         return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
-        """Write a graph of one generation as one of the other."""
+        """Write a graph of one dialect as one of the other."""
         from .dialects import translate
 
         return translate(graph, to, target) if target.training else super().translate(graph, to, target)

@@ -62,7 +62,7 @@ VENUS = Target(
             **rows(Average(PLAIN, Divisor.AREA_IN_A_BYTE), "AvgPool2dInt", limits=packing.VENUS.pool),
             **rows(Padding(PLAIN, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))),
             **rows(CurveArithmetic(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
-            **rows(RowsArithmetic(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, right=False),
+            **rows(RowsArithmetic(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, miscompiled=True),
             **rows(
                 Lstm(PLAIN, Table.VENUS, from_zero=True, form=LstmForm.Q11),
                 "LSTMInt",
@@ -72,7 +72,7 @@ VENUS = Target(
                 Gru(PLAIN, Table.VENUS, from_zero=True, form=GruForm.HALVED),
                 "GRUInt",
                 limits=RecurrentLimits(),
-                right=False,
+                miscompiled=True,
             ),
             **norm(factor_bits=16, min_length=4),
             **rows(Arithmetic(), "ShuffleChannel"),

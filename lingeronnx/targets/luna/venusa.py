@@ -69,12 +69,12 @@ VENUSA = Target(
             **layers(ZERO, packing.VENUSA),
             **sums(LEFT, either=False),
             **later_average(packing.VENUSA),
-            **rows(Division(PLAIN, QuotientArithmetic.UNSCALED), "iqDiv", right=False),
+            **rows(Division(PLAIN, QuotientArithmetic.UNSCALED), "iqDiv", miscompiled=True),
             **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
             **rows(
                 CurveArithmetic(PLAIN, Table.VENUSA, Reading.NOTHING),
                 "iqSigmoid",
-                right=False,
+                miscompiled=True,
                 limits=CurveLimits(ranks=(2, 3), max_length=128),
             ),
             **rows(RowsArithmetic(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
@@ -83,7 +83,7 @@ VENUSA = Target(
                 Gru(PLAIN, Table.VENUSA, from_zero=True, form=GruForm.HALVED_APART),
                 "GRUInt",
                 limits=RecurrentLimits(),
-                right=False,
+                miscompiled=True,
             ),
             **norm(),
         }

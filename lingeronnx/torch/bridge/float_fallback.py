@@ -16,24 +16,24 @@ import torch
 from onnx import numpy_helper
 
 from ...errors import ModelError
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from .float_ops import TABLE as OPERATORS
 from .float_ops import Attributes
 from .float_recurrent import TABLE as RECURRENT
 from .float_shapes import TABLE as SHAPES
 from .float_windows import TABLE as WINDOWS
 
-__all__ = ["FLOATS", "TorchIsland"]
+__all__ = ["FLOATS", "TorchFallback"]
 
 #: ONNX's operator -> its torch form, called with attributes and inputs (None for absent ones).
 FLOATS: Mapping[str, Callable[..., Any]] = {**OPERATORS, **SHAPES, **WINDOWS, **RECURRENT}
 
 
-class TorchIsland:
+class TorchFallback:
     """A float island in torch, with gradients; ModelError where it holds an operator that no gradient is known for."""
 
-    def __init__(self, island: FloatIsland) -> None:
-        proto = island.proto
+    def __init__(self, fallback: FloatFallback) -> None:
+        proto = fallback.proto
         self._graph = proto.graph
         self._version = _version(proto.opset_import)
         self._functions = {(f.domain, f.name): f for f in proto.functions}
@@ -58,14 +58,14 @@ class TorchIsland:
                 "cut the graph before it to fine-tune the rest"
             )
 
-    def __call__(self, kernel: FloatIsland, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
+    def __call__(self, kernel: FloatFallback, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
         """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""
         if not kernel.one_by_one([x.detach().cpu().numpy() for x in inputs]):
             return self._once(kernel, inputs, at.floats)
         parts = [self._once(kernel, [x[i : i + 1] for x in inputs], at.floats) for i in range(len(inputs[0]))]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _once(self, kernel: FloatIsland, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _once(self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
         like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
         known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
         held = {name: array for name, array in self._initializers.items() if name not in floats}

@@ -28,11 +28,11 @@ from ...flow.partition import Partition
 from ...graph import ir
 from ...plan import Plan, Source
 from ...run.integer.runner import IntRunner
-from ...run.runners import FloatIsland, input_specs
+from ...run.runners import FloatFallback, input_specs
 from ...targets import Target
 from .fake_common import At, counts
 from .fake_quant import fake_quantizer, held_by
-from .float_fallback import TorchIsland
+from .float_fallback import TorchFallback
 from .rounding import multiplied, rounded
 
 __all__ = ["Bridge", "Network"]
@@ -94,10 +94,10 @@ class Network:
                     self.learned[name] = name
                 continue
             node = nodes[call.outputs[0]]
-            compute = TorchIsland(call.fn) if isinstance(call.fn, FloatIsland) else fake_quantizer(call.fn)
+            compute = TorchFallback(call.fn) if isinstance(call.fn, FloatFallback) else fake_quantizer(call.fn)
             given = (
                 {}
-                if isinstance(call.fn, FloatIsland)
+                if isinstance(call.fn, FloatFallback)
                 else {
                     key: str(v.name)
                     for key, v in held_by(call.fn, node).items()
@@ -287,8 +287,10 @@ class Bridge(nn.Module):
     @property
     def reads(self) -> set[str]:
         """The float initializers that are computed with: those that integer ones hold, and those of float nodes."""
-        islands = (step.compute for step in self.network.steps if isinstance(step.compute, TorchIsland))
-        return {s.name for s in self._sources.values()} | {name for island in islands for name in island.constants}
+        fallbacks = (step.compute for step in self.network.steps if isinstance(step.compute, TorchFallback))
+        return {s.name for s in self._sources.values()} | {
+            name for fallback in fallbacks for name in fallback.constants
+        }
 
     def current(self) -> ir.Graph:
         """Return the float graph with the tensors that were lent."""

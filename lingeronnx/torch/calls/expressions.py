@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from ..bridge.fake_common import At
-from ..bridge.float_fallback import TorchIsland
+from ..bridge.float_fallback import TorchFallback
 from ..checkpoint.parameters import is_parameter
 
 __all__ = ["Expressions"]
@@ -34,13 +34,13 @@ class _Expression:
     """How one constant is computed: the tensor of that name, of an island that reads constants only."""
 
     output: str
-    island: FloatIsland
-    torch: TorchIsland
+    fallback: FloatFallback
+    torch: TorchFallback
 
     def tensor(self, effective: Mapping[str, Tensor]) -> Tensor:
         """Return the constant, made of parameters in effect; of others as they were at the trace."""
-        results = self.torch(self.island, (), At((), floats=effective))
-        found: Tensor = dict(zip(self.island.outputs, results, strict=True))[self.output]
+        results = self.torch(self.fallback, (), At((), floats=effective))
+        found: Tensor = dict(zip(self.fallback.outputs, results, strict=True))[self.output]
         return found
 
 
@@ -54,12 +54,12 @@ class Expressions:
         values = {str(value.name): value for node in graph.graph for value in node.outputs}
         for name, cone in _cones(whole).items():
             leaf = next((str(v.name) for node in cone for v in node.inputs if v is not None and _is_leaf(v)), None)
-            island = FloatIsland(whole, cone, {name})
+            fallback = FloatFallback(whole, cone, {name})
             try:
-                part = _Expression(name, island, TorchIsland(island))
+                part = _Expression(name, fallback, TorchFallback(fallback))
             except ModelError:  # an operator without a gradient
                 continue
-            want = dict(zip(island.outputs, island.together(()), strict=True))[name]
+            want = dict(zip(fallback.outputs, fallback.together(()), strict=True))[name]
             if leaf is None or want.dtype != np.float32 or not _agree(part, want):
                 continue
             made = ir.add_initializer(graph, ir.fresh_name(graph, f"{leaf}_computed"), want)

@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError
 from ...flow import QuantizedModel, complete
-from ...flow.assign import assign, tie_classes
+from ...flow.assign import assign, shared_scales
 from ...flow.observe import TensorStats
 from ...graph import ir
 from ...plan import Plan
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from ...targets import by_name
 from ..bridge.fake_common import At
-from ..bridge.float_fallback import TorchIsland
+from ..bridge.float_fallback import TorchFallback
 from .counterparts import Counterpart, dress, marks_of
 from .parameter_constants import Parameters
 from .trace import Settings, Traced, trace, widths_of
@@ -52,7 +52,7 @@ class QuantizedState:
         self.traced: Traced | None = None
         self._ranges: Ranges = {}
         self._saved: Mapping[str, Any] = {}
-        self._floats: TorchIsland | None = None
+        self._floats: TorchFallback | None = None
 
     def trace(self, net: nn.Module, args: Any, kwargs: Any) -> Traced:
         """Trace `net` on the given arguments and show in it what is quantized."""
@@ -107,7 +107,7 @@ class QuantizedState:
         assert planned.basis.choice is not None
         parts = planned.parts.on(traced.bridge.current())
         plan, _ = assign(
-            parts, tie_classes(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.choice
+            parts, shared_scales(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.choice
         )
         traced.bridge.set_plan(replace(plan, transforms=planned.plan.transforms))
 
@@ -118,11 +118,11 @@ class QuantizedState:
         wanted = set(traced.planned.parts.activations)
         if self._floats is None:
             graph = _limited(traced.planned.graph, traced.limits)
-            self._island = FloatIsland(graph, list(graph.graph), wanted)
-            self._floats = TorchIsland(self._island)
-        island = self._island
-        results = self._floats(island, [feed[name] for name in island.inputs], At((), floats=tensors))
-        found = [*feed.items(), *zip(island.outputs, results, strict=True)]
+            self._fallback = FloatFallback(graph, list(graph.graph), wanted)
+            self._floats = TorchFallback(self._fallback)
+        fallback = self._fallback
+        results = self._floats(fallback, [feed[name] for name in fallback.inputs], At((), floats=tensors))
+        found = [*feed.items(), *zip(fallback.outputs, results, strict=True)]
         return [(name, tensor) for name, tensor in found if name in wanted and tensor.numel()]
 
     # ---- what is kept ----------------------------------------------------------------------------------------------

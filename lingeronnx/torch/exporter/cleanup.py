@@ -22,7 +22,7 @@ from ...graph import ir
 from ...passes.folding.constants import fold_constants
 from ...passes.folding.identity import drop_identity
 from ...passes.folding.zero_states import zero_states
-from ...run.runners import FloatIsland
+from ...run.runners import FloatFallback
 from ..checkpoint.recurrent_weights import PackedWeights, packed
 from .constant_sizes import constant_sizes
 
@@ -135,8 +135,8 @@ def _store(model: ir.Graph, node: ir.Node, index: int, found: PackedWeights, cha
     value = ir.source(node, index)
     arrays = {key: ir.const(model.graph.initializers[key]) for keys in found.keys for key in keys}
     array = found.pack({key: a for key, a in arrays.items() if a is not None})
-    island = FloatIsland(model, chain, (str(value.name),))
-    computed = dict(zip(island.outputs, island(), strict=True))[str(value.name)]
+    fallback = FloatFallback(model, chain, (str(value.name),))
+    computed = dict(zip(fallback.outputs, fallback(), strict=True))[str(value.name)]
     if not np.array_equal(array, computed):
         return  # not what torch.nn's layers do: the operators stay
     for user, place in list(value.uses()):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...flow.assign import legalize, tie_classes
+from ...flow.assign import legalize, shared_scales
 from ...flow.partition import Partition
 from ...plan import Affine, Plan
 from ...targets import Target
@@ -29,10 +29,10 @@ class Scales:
 
     def __init__(self, parts: Partition, plan: Plan, target: Target, fixed: frozenset[str] = frozenset()) -> None:
         self._parts, self._row, self._plan = parts, target, plan
-        self._ties = tie_classes(parts, target)
-        classes = [group.tensors for group in self._ties]
-        tied = {name for names in classes for name in names}
-        classes += [(name,) for name in plan.tensors if name not in tied]
+        self._shared = shared_scales(parts, target)
+        classes = [group.tensors for group in self._shared]
+        shared_by = {name for names in classes for name in names}
+        classes += [(name,) for name in plan.tensors if name not in shared_by]
         self.parameters: list[Any] = []
         #: Tensor of the plan -> the parameter of its class.
         self.logs: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Scales:
         for name, log in self.logs.items():
             value = float(log.detach())
             tensors[name] = tensors[name].changed(2.0 ** (round(value) if power else value))
-        plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._ties, self._row)
+        plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._shared, self._row)
         self._follow(plan.tensors)
         return plan
 

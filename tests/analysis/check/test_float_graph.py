@@ -37,7 +37,7 @@ def test_what_another_tool_quantized_is_judged_as_its_float_model(form):
     assert any("already (QuantizeLinear): judged is the float model" in note for note in found.notes)
 
 
-def test_all_violations_of_a_node_and_islands():
+def test_all_violations_of_a_node_and_fallbacks():
     net = nets.Net(4, 20, 20, seed=3)
     a = net.conv("x", (8, 4, 6, 3), strides=[3, 1], pads=[0, 5, 0, 0], out="a")
     b = net.node("Relu", a, out="b")
@@ -46,7 +46,7 @@ def test_all_violations_of_a_node_and_islands():
     assert {v.value for v in found if v.node == "Conv_a"} == {"6x3", "3", "pads [0, 5, 0, 0]"}
 
 
-def test_a_float_island_is_a_violation():
+def test_a_float_fallback_is_a_violation():
     net = nets.Net(4, 8, 8, seed=3)
     a = net.conv("x", (4, 4, 3, 3), out="a")
     found = lo.check(

@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.assign import legalize, shared_scales
 from lingeronnx.flow.lower import plan_of
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
@@ -186,7 +186,7 @@ def test_biases_fit(seed):
             scales = tuple(float(s) for s in 2.0 ** rng.uniform(0, 40, shape[axis]))
             weights[ir.read_name(node, index)] = node, Affine(scales, 8, PerAxis(axis))
     tensors |= {name: q for name, (_, q) in weights.items()}
-    plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, tie_classes(parts, GENERIC), GENERIC)
+    plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, shared_scales(parts, GENERIC), GENERIC)
     for name, (node, q) in weights.items():
         held, x = plan.tensors[name], plan.tensors[ir.read_name(node)]
         assert all(new <= np.float32(old) for new, old in zip(held.scales, q.scales, strict=True))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError, ConstraintError
-from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.assign import legalize, shared_scales
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops.layers.pool import is_mean
@@ -26,15 +26,15 @@ POOLS = ("AveragePool", "GlobalAveragePool")
 few = examples(40, derandomize=True)
 
 
-def tied(model, row):
-    """Return the tie classes of a model that becomes integer as a whole."""
-    return tie_classes(Partition.of(model, {}, row), row)
+def shared_by(model, row):
+    """Return the shared scales of a model that becomes integer as a whole."""
+    return shared_scales(Partition.of(model, {}, row), row)
 
 
 def legal(plan, model, row):
     """Return what `legalize` makes of a plan for such a model."""
     parts = Partition.of(model, plan.floats, row)
-    return legalize(plan, parts, tie_classes(parts, row), row)
+    return legalize(plan, parts, shared_scales(parts, row), row)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------------------
@@ -67,15 +67,15 @@ def test_free_scales_of_sums_stay():
     assert conv > out
 
 
-# ---- ties ------------------------------------------------------------------------------------------------------------
+# ---- shared scales ---------------------------------------------------------------------------------------------------
 
 
 def test_relu_output_governs_when_alone():
     """Conv -> Relu: one scale, and only the Relu's range counts."""
     model = single(lambda n: n.node("Relu", n.conv("x", (4, 3, 3, 3), out="c"), out="y"), 3, 6, 6)
-    (group,) = [g for g in tied(model, VENUS) if "c" in g.tensors]
+    (group,) = [g for g in shared_by(model, VENUS) if "c" in g.tensors]
     assert group.tensors == ("c", "y")
-    assert group.governing == ("y",)
+    assert group.statistics_of == ("y",)
 
 
 def test_relu_output_does_not_govern_when_shared():
@@ -84,28 +84,28 @@ def test_relu_output_does_not_govern_when_shared():
     c = net.conv("x", (4, 3, 3, 3), out="c")
     net.conv(net.node("Relu", c, out="r"), (4, 4, 3, 3), out="y")
     net.conv(c, (4, 4, 3, 3), out="z")
-    (group,) = [g for g in tied(prepared(net.graph("y", "z")), VENUS) if "c" in g.tensors]
-    assert group.tensors == group.governing == ("c", "r")
+    (group,) = [g for g in shared_by(prepared(net.graph("y", "z")), VENUS) if "c" in g.tensors]
+    assert group.tensors == group.statistics_of == ("c", "r")
 
 
 def test_relu_of_a_graph_output_does_not_govern():
     """A graph output is read by the outside."""
     net = nets.Net(3, 6, 6)
     net.node("Relu", net.conv("x", (4, 3, 3, 3), out="c"), out="y")
-    (group,) = [g for g in tied(prepared(net.graph("y", "c")), VENUS) if "c" in g.tensors]
-    assert set(group.governing) == {"c", "y"}
+    (group,) = [g for g in shared_by(prepared(net.graph("y", "c")), VENUS) if "c" in g.tensors]
+    assert set(group.statistics_of) == {"c", "y"}
 
 
 def test_moves_and_pools_are_tied():
     """MaxPool, average pooling of parts of a map (on chips) and reshapes pass the scale on."""
     model = nets.branches()
-    groups = {name: i for i, g in enumerate(tied(prepared(model), VENUS)) for name in g.tensors}
+    groups = {name: i for i, g in enumerate(shared_by(prepared(model), VENUS)) for name in g.tensors}
     by_output = {str(v.name): node for node in model.graph for v in node.outputs}
     for kind in ("MaxPool", "AveragePool", "Transpose", "Reshape"):
         for name, node in by_output.items():
             if node.op_type == kind and not (kind in POOLS and is_mean(node, VENUS)):
                 assert groups[name] == groups[str(node.inputs[0].name)], name
-    generic = {name: i for i, g in enumerate(tied(model, GENERIC)) for name in g.tensors}
+    generic = {name: i for i, g in enumerate(shared_by(model, GENERIC)) for name in g.tensors}
     pools = [n for n in by_output.values() if n.op_type == "AveragePool"]
     assert pools
     assert all(generic[str(n.outputs[0].name)] != generic[str(n.inputs[0].name)] for n in pools)
@@ -115,18 +115,18 @@ def test_every_tensor_is_in_one_class():
     """Classes partition what is observed."""
     for net in nets.NETS:
         model = prepared(net())
-        names = [name for group in tied(model, VENUS) for name in group.tensors]
+        names = [name for group in shared_by(model, VENUS) for name in group.tensors]
         assert sorted(names) == sorted(Partition.of(model, {}, VENUS).activations)
-        for group in tied(model, VENUS):
-            assert group.governing
-            assert set(group.governing) <= set(group.tensors)
+        for group in shared_by(model, VENUS):
+            assert group.statistics_of
+            assert set(group.statistics_of) <= set(group.tensors)
 
 
 # ---- legalize --------------------------------------------------------------------------------------------------------
 
 
 def inequalities(model, tensors):
-    """Return what breaks q_o <= q_x + q_w (layers, products) or q_o <= q_x, q_y (sums), or a tie of one operator."""
+    """Return what breaks q_o <= q_x + q_w (layers, products) or q_o <= q_x, q_y (sums), or a shared scale."""
     q = {name: int(np.log2(p.scale)) for name, p in tensors.items()}
     wrong = []
     for node in model.graph:
@@ -191,7 +191,7 @@ def test_legal_plan_is_left_alone():
 
 
 def test_generic_keeps_free_scales():
-    """A platform that multiplies has no inequality, only ties."""
+    """A platform that multiplies has no inequality, only shared scales."""
     model = prepared(nets.plain())
     tensors = {name: Affine(17.5) for name in Partition.of(model, {}, GENERIC).activations}
     tensors |= {

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api import simulate
-from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.assign import legalize, shared_scales
 from lingeronnx.flow.assign.calibrators import best_scale, best_window
 from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.flow.observe import TensorStats
@@ -169,11 +169,11 @@ def test_tied_tensors_share_the_zero_point():
     """`legalize` gives all tensors of a class scale and zero point of the coarsest."""
     graph = nets.prepared(line())
     parts = Partition.of(graph, {}, GENERIC)
-    ties = tie_classes(parts, GENERIC)
+    shared = shared_scales(parts, GENERIC)
     tensors = {name: Affine(2.0 ** (i % 5), zero_point=i) for i, name in enumerate(parts.activations)}
-    plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, ties, GENERIC)
-    assert any(len(group.tensors) > 1 for group in ties)
-    for group in ties:
+    plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, shared, GENERIC)
+    assert any(len(group.tensors) > 1 for group in shared)
+    for group in shared:
         coarsest = min((tensors[name] for name in group.tensors), key=lambda q: q.scale)
         assert {plan.tensors[name] for name in group.tensors} == {coarsest}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import ScaleChoice, assign, tie_classes
+from lingeronnx.flow.assign import ScaleChoice, assign, shared_scales
 from lingeronnx.flow.methods.clipping import costly_cuts
 from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
@@ -49,11 +49,11 @@ def found(model, feed, calibrator="mse", own=None, zero_point=0):
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     parts = partition(model, VENUS, {})
     stats = observe(FloatRunner(model), [(feed, None)], set(parts.activations))
-    ties, choice = tie_classes(parts, VENUS), ScaleChoice("q-value", 8, 8, calibrator, 99.99, own or {})
-    plan, _ = assign(parts, ties, stats, VENUS, choice)
+    shared, choice = shared_scales(parts, VENUS), ScaleChoice("q-value", 8, 8, calibrator, 99.99, own or {})
+    plan, _ = assign(parts, shared, stats, VENUS, choice)
     plan = plan.with_tensors({**plan.tensors, "x": plan.tensors["x"].changed(zero_point=zero_point)})
     pieces = [{"x": part} for part in np.split(feed["x"], 4)]
-    return plan, costly_cuts(parts, plan, ties, stats, choice, pieces, lambda: given(model, pieces))
+    return plan, costly_cuts(parts, plan, shared, stats, choice, pieces, lambda: given(model, pieces))
 
 
 def test_an_output_of_rare_values_keeps_them():

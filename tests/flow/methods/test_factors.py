@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import ScaleChoice, tie_classes
+from lingeronnx.flow.assign import ScaleChoice, shared_scales
 from lingeronnx.flow.factor_groups import clips_without_scale
 from lingeronnx.flow.methods import factors
 from lingeronnx.flow.methods.equalize import equalize
@@ -103,7 +103,7 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
     stats = observe(FloatRunner(graph), [(feed, None)], set(parts.activations))
-    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
+    found = range_factors(parts, shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
     assert not {"x", "y"} & set(found)
     assert all(1 <= f[0] < 2 for f in found.values())
     factors.apply(parts, found)

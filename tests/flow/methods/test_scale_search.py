@@ -8,7 +8,7 @@ import pytest
 
 from lingeronnx import api
 from lingeronnx.flow import plan_for, prepare
-from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.assign import legalize, shared_scales
 from lingeronnx.flow.methods.scale_search import scales_by_outputs
 from tests import nets
 
@@ -35,12 +35,12 @@ def climbing(plan, score):
 
 @pytest.mark.parametrize(("platform", "mode", "step"), [("venus", "q-value", 1.0), ("generic", "max-value", 0.25)])
 def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
-    """A score with its top some steps away, in both directions: the scales are the wished ones, ties and all."""
+    """A score with its top some steps away, in both directions: the scales are the wished ones, shared ones too."""
     made = planned(platform=platform, mode=mode)
     parts, plan, target = made.parts, made.plan, made.target
-    ties = [group for group in tie_classes(parts, target) if group.tensors[0] in plan.tensors]
-    wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(ties)}
-    wish[ties[0].tensors[0]] = 0.0
+    shared = [group for group in shared_scales(parts, target) if group.tensors[0] in plan.tensors]
+    wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(shared)}
+    wish[shared[0].tensors[0]] = 0.0
 
     def off(found):
         return {
@@ -48,10 +48,10 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
             for name, far in wish.items()
         }
 
-    found = scales_by_outputs(parts, plan, ties, target, frozenset(), climbing(plan, lambda p: -sum(off(p).values())))
+    found = scales_by_outputs(parts, plan, shared, target, frozenset(), climbing(plan, lambda p: -sum(off(p).values())))
     assert found is not plan
-    assert legalize(found, parts, ties, target)[0] == found
-    for group in ties:
+    assert legalize(found, parts, shared, target)[0] == found
+    for group in shared:
         assert len({found.tensors[name].scale for name in group.tensors}) == 1
     if not target.power_of_two:  # a chip may not hold them all beside each other
         assert max(off(found).values()) < 1e-6
@@ -62,10 +62,10 @@ def test_what_is_fixed_or_gains_nothing_stays():
     """No step is taken that is not clearly better, none on a fixed tensor."""
     made = planned()
     parts, plan, target = made.parts, made.plan, made.target
-    ties = tie_classes(parts, target)
-    assert scales_by_outputs(parts, plan, ties, target, frozenset(), lambda _: False) is plan
-    fixed = frozenset(name for group in ties for name in group.tensors)
-    assert scales_by_outputs(parts, plan, ties, target, fixed, lambda _: True) is plan
+    shared = shared_scales(parts, target)
+    assert scales_by_outputs(parts, plan, shared, target, frozenset(), lambda _: False) is plan
+    fixed = frozenset(name for group in shared for name in group.tensors)
+    assert scales_by_outputs(parts, plan, shared, target, fixed, lambda _: True) is plan
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.assign import ScaleChoice, assign, tie_classes
+from lingeronnx.flow.assign import ScaleChoice, assign, shared_scales
 from lingeronnx.flow.factor_groups import SCALED_BY_HOST
 from lingeronnx.flow.methods import factors
 from lingeronnx.flow.methods.equalize import equalize
@@ -110,7 +110,7 @@ def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, PLAIN)
+    added, alike = free_borders(parts, shared_scales(parts, VENUS), stats, VENUS, PLAIN)
     assert ops(model) == left
     assert set(alike.values()) <= set(stats)
     assert set(added.values()) <= {SCALED_BY_HOST}
@@ -123,7 +123,7 @@ def test_a_platform_without_exponents_needs_none():
     """A float scale holds any range."""
     model = chain(1e5, bias=False)
     _, parts, stats = ready(model, 1e5)
-    assert free_borders(parts, tie_classes(parts, GENERIC), stats, GENERIC, PLAIN) == ({}, {})
+    assert free_borders(parts, shared_scales(parts, GENERIC), stats, GENERIC, PLAIN) == ({}, {})
     assert ops(model) == ["Conv", "Relu", "Conv"]
 
 
@@ -133,9 +133,9 @@ def test_the_constants_are_settled(gain_in, gain_out):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, PLAIN)
+    added, alike = free_borders(parts, shared_scales(parts, VENUS), stats, VENUS, PLAIN)
     parts, stats = parts.with_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
-    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, choice=PLAIN, search=False)
+    found = range_factors(parts, shared_scales(parts, VENUS), stats, VENUS, choice=PLAIN, search=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())
     factors.apply(parts, found)
@@ -176,7 +176,7 @@ def planned(model):
 
 
 def planned_for(parts, stats):
-    return assign(parts, tie_classes(parts, VENUS), stats, VENUS, ScaleChoice("q-value", 8, 8, "mse", 99.99, {}))[0]
+    return assign(parts, shared_scales(parts, VENUS), stats, VENUS, ScaleChoice("q-value", 8, 8, "mse", 99.99, {}))[0]
 
 
 def test_refined_weights_lie_on_the_grid():

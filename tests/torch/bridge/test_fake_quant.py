@@ -13,7 +13,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
 from lingeronnx.run.integer.runner import IntRunner
-from lingeronnx.run.runners import FloatIsland
+from lingeronnx.run.runners import FloatFallback
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, arithmetic
 from lingeronnx.torch.bridge.fake_quant import FAKE_QUANTIZERS, OUT_OF_REACH, fake_quantizer, held_by
@@ -41,7 +41,7 @@ def kernels():
             if kind not in seen and kind.__module__.startswith(("simulator.", "lingeronnx.")):
                 seen.add(kind)
                 waiting.append(kind)
-    bases = {PlainKernel, Clipped, Recurrent, Walked, FloatIsland}  # an island has `floats.TorchIsland`
+    bases = {PlainKernel, Clipped, Recurrent, Walked, FloatFallback}  # an island has `floats.TorchFallback`
     return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
 
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.run.runners import FloatIsland
+from lingeronnx.run.runners import FloatFallback
 from simulator.kernel import Spec
 from tests.examples import examples
 
@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # hundreds of cases
 
 from lingeronnx.torch.bridge.fake_common import At  # noqa: E402
-from lingeronnx.torch.bridge.float_fallback import FLOATS, TorchIsland  # noqa: E402
+from lingeronnx.torch.bridge.float_fallback import FLOATS, TorchFallback  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6
 few = examples(25, derandomize=True)
@@ -49,9 +49,9 @@ def run(model, arrays, outputs=None):
     """Return the model's outputs, or `outputs`, as an island with these nodes computes them in torch."""
     names = [value.name for value in model.graph.input]
     outputs = outputs or [value.name for value in model.graph.output]
-    island = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
+    fallback = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
-    return TorchIsland(island)(island, tensors, At([]))
+    return TorchFallback(fallback)(fallback, tensors, At([]))
 
 
 def close(got, want, rtol=RTOL, atol=ATOL):
@@ -411,8 +411,8 @@ def test_samples_that_touch_go_one_by_one():
             ir_version=8,
         )
         graph = ir.from_proto(model)
-        island = FloatIsland(graph, list(graph.graph), ["y"])
-        island.infer(Spec((1, 4), np.dtype(np.float32)))
-        (got,) = TorchIsland(island)(island, [torch.from_numpy(x)], At([]))
-        close(got, island(x)[0])
+        fallback = FloatFallback(graph, list(graph.graph), ["y"])
+        fallback.infer(Spec((1, 4), np.dtype(np.float32)))
+        (got,) = TorchFallback(fallback)(fallback, [torch.from_numpy(x)], At([]))
+        close(got, fallback(x)[0])
         assert np.allclose(got.numpy(), 1.0) is not together

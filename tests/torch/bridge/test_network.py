@@ -18,7 +18,7 @@ from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.run.integer.runner import IntRunner
-from lingeronnx.run.runners import FloatIsland
+from lingeronnx.run.runners import FloatFallback
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, by_name
 from tests.examples import first
@@ -71,11 +71,11 @@ def compare(got, want, behind=()):
     return count
 
 
-def behind_islands(network):
+def behind_fallbacks(network):
     """Return the tensors that follow from what a float island computes."""
     found = set()
     for step in network.steps:
-        if isinstance(step.kernel, FloatIsland) or found.intersection(step.inputs):
+        if isinstance(step.kernel, FloatFallback) or found.intersection(step.inputs):
             found.update(step.outputs)
     return found
 
@@ -111,7 +111,7 @@ def follows(model, row, feed, **settings):
         some = {spec.name: spec.samples(feed[spec.name], 0, count) for spec in specs}
         want = list(inner.taps(some))
         got = dict(bridge.train(count == 5).integers(tensors(some)))
-        integer = compare(got, want, behind_islands(bridge.network))
+        integer = compare(got, want, behind_fallbacks(bridge.network))
         if count == 1:
             step_by_step(bridge, want, some)
         assert integer >= sum(scale is not None for _, _, scale in want)

@@ -7,7 +7,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS, integer_format
-from lingeronnx.run.integer.dialects import generation
+from lingeronnx.run.integer.dialects import dialect
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import Arithmetic, Recurrent, Requantize
 from tests.run.test_conformance import golden
@@ -29,12 +29,11 @@ def test_names_of_the_first_generation_keep_the_executor():
     x = {"x": some(0, 1, 4)}
     for kind, number in (("QAdd", 3), ("iqAdd", 1)):
         graph = model([(kind, ["x", "x"], ["y"], ADD, "linger")], x)
-        assert generation(graph) == number
+        assert dialect(graph) == number
     assert (
-        generation(model([("Quant", ["x"], ["y"], {"scale_x": 1.0}, "linger")], {"x": np.zeros((1, 2), np.float32)}))
-        == 3
+        dialect(model([("Quant", ["x"], ["y"], {"scale_x": 1.0}, "linger")], {"x": np.zeros((1, 2), np.float32)})) == 3
     )
-    assert generation(model([("QAdd", ["x", "x"], ["y"], ADD, "thinker")], x, domain="thinker")) == 1
+    assert dialect(model([("QAdd", ["x", "x"], ["y"], ADD, "thinker")], x, domain="thinker")) == 1
 
 
 def test_the_executor_ignores_the_rounding():
@@ -122,7 +121,7 @@ def test_network_of_the_training_side(number):
 
 def test_names_of_generation_three():
     """The formats say what generation 3 calls its operators; a node of either name is the same operator."""
-    assert {form.name: form.third for form in FORMATS if form.third not in (None, form.name)} == THIRD
+    assert {form.name: form.v3_name for form in FORMATS if form.v3_name not in (None, form.name)} == THIRD
     for first, third in THIRD.items():
         (node,) = model([(third, ["x"], ["y"], {}, "linger")], {"x": some(0, 1, 2)}).graph
         assert integer_format(node).name == first

@@ -1,4 +1,4 @@
-"""Float nodes between integer ones: `FloatIsland`, one step of a simulator program that onnxruntime computes."""
+"""Float nodes between integer ones: `FloatFallback`, one step of a simulator program that onnxruntime computes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .sessions import ort_session
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["FloatIsland", "Islands", "constant", "reads", "submodel"]
+__all__ = ["FloatFallback", "OpenedFallbacks", "constant", "reads", "submodel"]
 
 #: Float nodes opened in onnxruntime, by what they and their constants are.
-Islands = dict[bytes, "OrtSession"]
+OpenedFallbacks = dict[bytes, "OrtSession"]
 
 
 def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ def _digest(proto: onnx.ModelProto) -> bytes:
     return made.digest()
 
 
-class FloatIsland(PlainKernel):
+class FloatFallback(PlainKernel):
     """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
 
     nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
@@ -110,7 +110,7 @@ class FloatIsland(PlainKernel):
         model: ir.Graph,
         nodes: Sequence[ir.Node],
         keep: Collection[str],
-        opened: Islands | None = None,
+        opened: OpenedFallbacks | None = None,
     ) -> None:
         self._opened = {} if opened is None else opened
         inside = {str(out.name) for node in nodes for out in node.outputs if out.name}

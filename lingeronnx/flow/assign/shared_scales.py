@@ -1,6 +1,6 @@
 """Tensors that share one scale: which they are, whose statistics count, and what their scale must hold.
 
-Two operators tie tensors together, such as input and output of a pool; union-find makes classes of them.
+Input and output of a pool have one scale, for instance; union-find joins such pairs.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from ...targets import Target
 from ..observe.statistics import Curve, Stats, TensorStats
 from ..partition import Partition
 
-__all__ = ["TieClass", "soft_rows", "tie_classes", "tops"]
+__all__ = ["SharedScale", "soft_rows", "shared_scales", "tops"]
 
 
 @dataclass(frozen=True)
-class TieClass:
+class SharedScale:
     """Tensors that share one scale.
 
     tensors : in graph order
-    governing : those whose statistics count
-    bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
-    reach : the size that none of their values can exceed, also where they are only moved, or None
-    below : how far below the least value seen it must reach (the mask of a softmax), or None
-    through : the function of single numbers that alone reads them, or None
-    into : the tensor that this function writes in integers; empty where it is a float operator
+    statistics_of : those whose statistics count
+    output_bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
+    hard_bound : the size that none of their values can exceed, also where they are only moved, or None
+    room_below : how far below the least value seen it must reach (the mask of a softmax), or None
+    function : the function of single numbers that alone reads them, or None
+    function_output : the tensor that this function writes in integers; empty where it is a float operator
     zero_point : whether all that reads and writes them takes a zero point
     """
 
     tensors: tuple[str, ...]
-    governing: tuple[str, ...]
-    bound: float | None = None
-    below: float | None = None
-    reach: float | None = None
-    through: Curve | None = None
-    into: str = ""
+    statistics_of: tuple[str, ...]
+    output_bound: float | None = None
+    room_below: float | None = None
+    hard_bound: float | None = None
+    function: Curve | None = None
+    function_output: str = ""
     zero_point: bool = False
 
     def stats(self, stats: Stats) -> TensorStats | None:
-        """Return the merged statistics of the governing tensors; None when none was seen."""
-        found = [stats[name] for name in self.governing if name in stats]
+        """Return the merged statistics of the tensors that count; None when none was seen."""
+        found = [stats[name] for name in self.statistics_of if name in stats]
         if not found:
             return None
         merged = found[0]
@@ -56,7 +56,7 @@ class TieClass:
         return merged
 
 
-def tie_classes(parts: Partition, target: Target) -> tuple[TieClass, ...]:
+def shared_scales(parts: Partition, target: Target) -> tuple[SharedScale, ...]:
     """Group the integer activations of `parts` by shared scale."""
     sets = DisjointSets()
     mute: set[str] = set()
@@ -89,21 +89,21 @@ def tie_classes(parts: Partition, target: Target) -> tuple[TieClass, ...]:
     for names in members.values():
         loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
         # What the Softmax reads is what counts, however it came there; but not what a mask made of it.
-        governing = tuple(n for n in loud if n in shares) or loud
-        bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
+        statistics_of = tuple(n for n in loud if n in shares) or loud
+        bound = max(bounded[n] for n in statistics_of) if all(n in bounded for n in statistics_of) else None
         room = max((below[name] for name in names if name in below), default=None)
-        reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
+        reach = max(reached[n] for n in statistics_of) if all(n in reached for n in statistics_of) else None
         free = room is None and not symmetric.keys() & set(names)
         curve, into = _curve(names, values, inside, parts.graph, target)
         classes.append(
-            TieClass(
+            SharedScale(
                 tensors=tuple(names),
-                governing=governing,
-                bound=bound,
-                below=room,
-                reach=reach,
-                through=curve,
-                into=into,
+                statistics_of=statistics_of,
+                output_bound=bound,
+                room_below=room,
+                hard_bound=reach,
+                function=curve,
+                function_output=into,
                 zero_point=free,
             )
         )
@@ -161,7 +161,7 @@ def _float_readers(
 def _curve(
     names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Graph, target: Target
 ) -> tuple[Curve | None, str]:
-    """Return what alone reads the tensors `names`, which are tied, outside of what moves them, and what that writes.
+    """Return what alone reads the tensors `names` of one scale, outside of what moves them, and what that writes.
 
     It is a saturating float operator, which writes nothing that counts, or an integer function of single numbers; else
     None.
