@@ -106,6 +106,7 @@ _HOME = {
     "export": "api",
     "find_bad_case": "api",
     "fix_dequant": "api",
+    "latency": "analysis.latency",
     "profile": "api",
     "quantize": "api",
     "read_plan": "qdq.encodings",
