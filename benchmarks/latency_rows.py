@@ -19,7 +19,7 @@ import onnx
 
 import lingeronnx.targets as targets
 from lingeronnx.errors import words_of
-from lingeronnx.targets.luna.timing.kernels import Call, cycles
+from lingeronnx.targets.luna.timing.kernels import KernelCall, cycles
 from lingeronnx.targets.luna.timing.prices import ARCS
 from lingeronnx.targets.luna.timing.work import Node, Operand, work_of
 
@@ -44,7 +44,7 @@ def kernel(row):
     name, given = row["op"].split(":")[1], dict(row["attributes"])
     if name == "dma":
         name, given = f"{given['from']}_to_{given['to']}", {"n": given["bytes"]}
-    return cycles(Call(name, given), ARCS, fitted if row["basis"] == "as_is" else measured)
+    return cycles(KernelCall(name, given), ARCS, fitted if row["basis"] == "as_is" else measured)
 
 
 def node(row):

@@ -55,3 +55,13 @@ def test_what_cannot_be_told_is_one_line(graph, asked, told):
     with pytest.raises(lo.ConfigError, match=told) as caught:
         lo.latency(graph, **asked)
     assert "\n" not in str(caught.value)
+
+
+def test_a_relu_behind_a_convolution_of_lines_is_a_layer():
+    """The packer takes it into a convolution of maps only."""
+    net = nets.Net(8, 32)
+    graph = net.graph(net.node("Relu", net.conv(net.node("Relu", net.conv("x", (8, 8, 3))), (8, 8, 3))))
+    result = nets.quantized(graph, platform="arcs").graph
+    operators = [layer.operator for layer in lo.latency(result).layers]
+    assert operators.count("Relu") == (2 if "Conv1dInt" in operators else 0)
+    assert "Conv1dInt" in operators

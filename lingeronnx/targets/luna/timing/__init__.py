@@ -15,10 +15,10 @@ from ..packer.judge import make_ready, verdict
 from ..packer.memory.plan import IN_PLACE, PREFETCHED, MemoryPlan
 from ..packer.net import Net, NetStep, NetTensor
 from ..packer.options import PSRAM, Options, parse
-from .kernels import Call, cycles
+from .kernels import KernelCall, cycles
 from .prices import ARCS, Prices
 from .timeline import slots
-from .work import Node, Operand, Work, work_of
+from .work import Node, NodeWork, Operand, work_of
 
 __all__ = ["PRICES", "latency"]
 
@@ -106,7 +106,7 @@ def _moved(net: Net, step: NetStep, memory: MemoryPlan, prices: Prices) -> float
     return copied + sum(prices.copies["share_to_psram"].cycles(size) for size in written.values())
 
 
-def _priced(name: str, work: Work, prices: Prices) -> _Priced:
+def _priced(name: str, work: NodeWork, prices: Prices) -> _Priced:
     """Add up what a node calls."""
     done = high = 0.0
     rest = []
@@ -126,7 +126,7 @@ def _priced(name: str, work: Work, prices: Prices) -> _Priced:
     return _Priced(done, high, tuple(rest))
 
 
-def _text(call: Call) -> str:
+def _text(call: KernelCall) -> str:
     return ", ".join(f"{name} {value}" for name, value in call.arguments.items())
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from .prices import Prices
 from .windows import Window, conv2d, deconv, depthwise, pool
 
-__all__ = ["Call", "Copied", "cycles"]
+__all__ = ["KernelCall", "Copied", "cycles"]
 
 _PIECE = 2048  # elements that exp takes at a time
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """One call of a kernel, so many times.
 
     arguments : n is elements; rows, columns; m, k, n of a product; for windows those of `Window`. Widths are in bits.
@@ -36,7 +36,7 @@ def _interpolated(prices: Prices, route: str, size: int) -> float:
     return prices.copies[route].cycles(size)
 
 
-def cycles(call: Call, prices: Prices, copied: Copied = _interpolated) -> float | None:
+def cycles(call: KernelCall, prices: Prices, copied: Copied = _interpolated) -> float | None:
     """Return the cycles of one call; None where there is no price for such arguments."""
     name, given = call.kernel, call.arguments
     if name in prices.vectors:

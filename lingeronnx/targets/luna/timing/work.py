@@ -29,9 +29,9 @@ from ....formats import (
     SOFTMAX,
     TANH,
 )
-from .kernels import Call
+from .kernels import KernelCall
 
-__all__ = ["Node", "Operand", "Unpriced", "Work", "work_of"]
+__all__ = ["Node", "Operand", "Unpriced", "NodeWork", "work_of"]
 
 _CHUNK = 65536  # bytes of a pool's input above which it is computed 8 channels at a time
 _TANH_SCALE = 2.0**27  # of an iqTanh that reads its input as it is
@@ -88,46 +88,46 @@ class Unpriced:
 
     what: str
     bytes: int
-    bound: Sequence[Call] = ()
+    bound: Sequence[KernelCall] = ()
 
 
 @dataclass(frozen=True)
-class Work:
+class NodeWork:
     """The calls of a node, and what has no price."""
 
-    calls: Sequence[Call] = ()
+    calls: Sequence[KernelCall] = ()
     unpriced: Sequence[Unpriced] = ()
 
 
-def work_of(node: Node) -> Work:
+def work_of(node: Node) -> NodeWork:
     """Return what the executor calls for a node; all of an operator that is not known has no price."""
     form = _FORMS.get(node.op)
     if form is None:
         moved = sum(o.bytes for o in (*node.inputs[:1], *node.outputs))
-        return Work((), (Unpriced(node.op, moved),))
+        return NodeWork((), (Unpriced(node.op, moved),))
     done = form(node)
-    return done if isinstance(done, Work) else Work(tuple(call for call in done if call.times > 0))
+    return done if isinstance(done, NodeWork) else NodeWork(tuple(call for call in done if call.times > 0))
 
 
-def _vector(kernel: str, n: int, source: int, target: int, times: int = 1) -> Call:
-    return Call(kernel, {"n": n, "in_bits": source, "out_bits": target}, times)
+def _vector(kernel: str, n: int, source: int, target: int, times: int = 1) -> KernelCall:
+    return KernelCall(kernel, {"n": n, "in_bits": source, "out_bits": target}, times)
 
 
-def _copy(size: int, times: int = 1) -> Call:
-    return Call("memcpy", {"n": size}, times)
+def _copy(size: int, times: int = 1) -> KernelCall:
+    return KernelCall("memcpy", {"n": size}, times)
 
 
-def _fill(n: int, bits: int) -> Call:
-    return Call("memset", {"n": n, "in_bits": bits, "out_bits": bits})
+def _fill(n: int, bits: int) -> KernelCall:
+    return KernelCall("memset", {"n": n, "in_bits": bits, "out_bits": bits})
 
 
-def _product(m: int, k: int, n: int, left: int, right: int, out: int, times: int = 1) -> Call:
+def _product(m: int, k: int, n: int, left: int, right: int, out: int, times: int = 1) -> KernelCall:
     widths = {"left_bits": left, "right_bits": right, "out_bits": out}
-    return Call("matmul", {"m": m, "k": k, "n": n, **widths}, times)
+    return KernelCall("matmul", {"m": m, "k": k, "n": n, **widths}, times)
 
 
-def _turn(rows: int, columns: int, bits: int) -> Call:
-    return Call("transpose", {"rows": rows, "columns": columns, "bits": bits, "out_bits": bits})
+def _turn(rows: int, columns: int, bits: int) -> KernelCall:
+    return KernelCall("transpose", {"rows": rows, "columns": columns, "bits": bits, "out_bits": bits})
 
 
 def _sliding(node: Node, outputs: int) -> dict[str, Any]:
@@ -144,21 +144,21 @@ def _sliding(node: Node, outputs: int) -> dict[str, Any]:
             "dilation": dilations, "pads": pads}  # fmt: skip
 
 
-def _convolution(node: Node) -> Work | Sequence[Call]:
+def _convolution(node: Node) -> NodeWork | Sequence[KernelCall]:
     outputs, group = node.inputs[1].shape[0], node.get("group", 1)
     alone = group == node.inputs[0].shape[1] == outputs > 1
-    call = Call("depthwise" if alone else "conv2d", _sliding(node, outputs))
+    call = KernelCall("depthwise" if alone else "conv2d", _sliding(node, outputs))
     if set(call.arguments["dilation"]) == {1}:
         return [call]
-    return Work((), (Unpriced("a dilated convolution", node.inputs[0].bytes + node.outputs[0].bytes, (call,)),))
+    return NodeWork((), (Unpriced("a dilated convolution", node.inputs[0].bytes + node.outputs[0].bytes, (call,)),))
 
 
-def _transposed(node: Node) -> Sequence[Call]:
+def _transposed(node: Node) -> Sequence[KernelCall]:
     given = _sliding(node, node.inputs[1].shape[1] * node.get("group", 1))
-    return [Call("deconv", {**given, "pads_are": "torch"})]
+    return [KernelCall("deconv", {**given, "pads_are": "torch"})]
 
 
-def _linear(node: Node) -> Sequence[Call]:
+def _linear(node: Node) -> Sequence[KernelCall]:
     *lines, length = node.inputs[0].shape
     rows, outputs, weight = math.prod(lines), node.inputs[1].shape[0], node.get("parameter_bits", 8)
     even = length + length % 2 if weight == 4 else length
@@ -166,19 +166,19 @@ def _linear(node: Node) -> Sequence[Call]:
     return [_turn(rows, length, 8), _product(outputs, even, rows, weight, 8, out), _turn(outputs, rows, out)]
 
 
-def _batched(node: Node) -> Sequence[Call]:
+def _batched(node: Node) -> Sequence[KernelCall]:
     *batch, rows, length = node.inputs[0].shape
     columns = node.inputs[1].shape[-1]
     widths = node.inputs[0].bits, node.inputs[1].bits, node.outputs[0].bits
     return [_product(rows, length, columns, *widths, times=math.prod(batch))]
 
 
-def _largest(node: Node) -> Sequence[Call]:
+def _largest(node: Node) -> Sequence[KernelCall]:
     batch, channels = node.inputs[0].shape[:2]
-    return [Call("maxpool", {**_sliding(node, channels), "dilation": [1, 1]}, batch)]
+    return [KernelCall("maxpool", {**_sliding(node, channels), "dilation": [1, 1]}, batch)]
 
 
-def _mean(node: Node) -> Sequence[Call]:
+def _mean(node: Node) -> Sequence[KernelCall]:
     batch, channels, h, w = node.inputs[0].shape
     kernel, out = list(node.get("kernel_shape", ())), node.outputs[0]
     if kernel == [h, w]:
@@ -190,32 +190,32 @@ def _mean(node: Node) -> Sequence[Call]:
         if -(-channels // 8) * 8 * h * -(-w // line) * line > _CHUNK:
             sizes = [min(8, channels - start) for start in range(0, channels, 8)]
         counted = {size: sizes.count(size) for size in sizes}
-        calls = [Call("avgpool", {**window, "c_in": c, "c_out": c}, t) for c, t in counted.items()]
+        calls = [KernelCall("avgpool", {**window, "c_in": c, "c_out": c}, t) for c, t in counted.items()]
     area = math.prod(kernel)
     if area & (area - 1):
         calls += [_fill(out.n, 32), _vector("div", out.n, 32, 32)]
     return [*calls, _vector("scale", out.n, 32, out.bits)]
 
 
-def _curve(kernel: str) -> Callable[[Node], Sequence[Call]]:
-    def form(node: Node) -> Sequence[Call]:
+def _curve(kernel: str) -> Callable[[Node], Sequence[KernelCall]]:
+    def form(node: Node) -> Sequence[KernelCall]:
         return [_vector(kernel, node.inputs[0].n, node.inputs[0].bits, node.outputs[0].bits)]
 
     return form
 
 
-def _sigmoid(node: Node) -> Sequence[Call]:
+def _sigmoid(node: Node) -> Sequence[KernelCall]:
     n, source, out = node.inputs[0].n, node.inputs[0].bits, node.outputs[0].bits
     return [_vector("scale", n, source, 32), _vector("scale", n, 32, 32), _vector("sigmoid", n, 32, out)]
 
 
-def _tanh(node: Node) -> Sequence[Call]:
+def _tanh(node: Node) -> Sequence[KernelCall]:
     n, out = node.inputs[0].n, node.outputs[0].bits
     scaled = [] if node.scale("scale_x", node.inputs[0]) == _TANH_SCALE else [_vector("scale", n, 32, 32)]
     return [*scaled, _vector("tanh", n, 32, out)]
 
 
-def _softmax(node: Node) -> Sequence[Call]:
+def _softmax(node: Node) -> Sequence[KernelCall]:
     shape, axis = node.inputs[0].shape, node.get("axis", -1)
     at = len(shape) + axis if axis < 0 else 1
     lines, length, n = math.prod(shape[:at]), math.prod(shape[at:]), math.prod(shape)
@@ -225,40 +225,40 @@ def _softmax(node: Node) -> Sequence[Call]:
             _vector("softmax", length, 32, 32, lines), *back]  # fmt: skip
 
 
-def _layer_norm(node: Node) -> Work:
+def _layer_norm(node: Node) -> NodeWork:
     *before, length = node.inputs[0].shape
     lines, source, out = math.prod(before), node.inputs[0].bits, node.outputs[0].bits
     weight = node.get("parameter_bits", 8)
 
-    def line(kernel: str, read: int, written: int, times: int = 1) -> Call:
+    def line(kernel: str, read: int, written: int, times: int = 1) -> KernelCall:
         return _vector(kernel, length, read, written, times * lines)
 
     calls = [
-        _copy(length), Call("memcpy_from_psram", {"n": 4 * length}),
+        _copy(length), KernelCall("memcpy_from_psram", {"n": 4 * length}),
         line("sum", source, 32), line("mul", source, 32), line("sum", 32, 32), line("scale", weight, 32, 2),
         line("scale", 32, 32, 2), line("offset", 32, 32), line("mul", 32, 32), line("add", 32, out),
-        _copy(length, lines), Call("share_to_share", {"n": length}, lines),
+        _copy(length, lines), KernelCall("share_to_share", {"n": length}, lines),
     ]  # fmt: skip
-    return Work(tuple(calls), (Unpriced("square roots on the host", 0),))
+    return NodeWork(tuple(calls), (Unpriced("square roots on the host", 0),))
 
 
-def _norm(node: Node) -> Sequence[Call]:
+def _norm(node: Node) -> Sequence[KernelCall]:
     batch, channels, *size = node.inputs[0].shape
     times, n = batch * channels, math.prod(size)
     source, out = node.inputs[0].bits, node.outputs[0].bits
     return [_vector("scale", n, source, 32, times), _vector("offset", n, 32, out, times)]
 
 
-def _lstm(node: Node) -> Sequence[Call]:
+def _lstm(node: Node) -> Sequence[KernelCall]:
     inputs, cells = node.inputs[1].shape[1], node.inputs[2].shape[1]
     steps = node.inputs[0].shape[1]
     state = 4 if len(node.outputs) > 2 and node.outputs[2].bits == 32 else 2
     calls = []
     if not node.prefetch:
         sizes = 4 * cells * inputs, 16 * cells, 4 * cells * cells, 16 * cells
-        calls += [Call("memcpy_from_psram", {"n": size}) for size in sizes]
+        calls += [KernelCall("memcpy_from_psram", {"n": size}) for size in sizes]
 
-    def vector(kernel: str, n: int, times: int, out: int = 32, source: int = 32) -> Call:
+    def vector(kernel: str, n: int, times: int, out: int = 32, source: int = 32) -> KernelCall:
         return _vector(kernel, n, source, out, times * steps)
 
     return [
@@ -270,8 +270,8 @@ def _lstm(node: Node) -> Sequence[Call]:
     ]  # fmt: skip
 
 
-def _sum(kernel: str) -> Callable[[Node], Sequence[Call]]:
-    def form(node: Node) -> Sequence[Call]:
+def _sum(kernel: str) -> Callable[[Node], Sequence[KernelCall]]:
+    def form(node: Node) -> Sequence[KernelCall]:
         n, bits, target = node.outputs[0].n, node.outputs[0].bits, node.scale("scale_o", node.outputs[0])
         scales = [node.scale(name, operand) for name, operand in zip(("scale_x", "scale_y"), node.inputs, strict=False)]
         widths = [operand.bits for operand in node.inputs]
@@ -281,7 +281,7 @@ def _sum(kernel: str) -> Callable[[Node], Sequence[Call]]:
     return form
 
 
-def _times(node: Node) -> Sequence[Call]:
+def _times(node: Node) -> Sequence[KernelCall]:
     first, second = node.inputs[0], node.inputs[1]
     if first.n < second.n:
         first, second = second, first
@@ -299,7 +299,7 @@ def _axis(node: Node, name: str = "axis") -> int:
     return int(axis) % len(node.inputs[0].shape)
 
 
-def _concat(node: Node) -> Work:
+def _concat(node: Node) -> NodeWork:
     axis, target = _axis(node), node.scale("scale_o", node.outputs[0])
     calls, rest = [], []
     for index, operand in enumerate(node.inputs):
@@ -310,10 +310,10 @@ def _concat(node: Node) -> Work:
             calls.append(_copy(length))
         else:
             rest.append(Unpriced("a copy with gaps", operand.bytes, (_copy(length, lines),)))
-    return Work(tuple(calls), tuple(rest))
+    return NodeWork(tuple(calls), tuple(rest))
 
 
-def _cut(node: Node) -> Sequence[Call]:
+def _cut(node: Node) -> Sequence[KernelCall]:
     axis = _axis(node)
     calls = []
     for out in node.outputs:
@@ -322,50 +322,50 @@ def _cut(node: Node) -> Sequence[Call]:
     return calls
 
 
-def _gather(node: Node) -> Sequence[Call]:
+def _gather(node: Node) -> Sequence[KernelCall]:
     axis, shape = _axis(node, "axis") if node.axis is not None or "axis" in node.attributes else 0, node.inputs[0].shape
     behind = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
     return [_copy(behind, math.prod(shape[:axis]) * node.inputs[1].n)]
 
 
-def _transpose(node: Node) -> Work | Sequence[Call]:
+def _transpose(node: Node) -> NodeWork | Sequence[KernelCall]:
     shape, operand = node.inputs[0].shape, node.inputs[0]
     if len(shape) == 2:
         return [_turn(*shape, operand.bits)]
     line = shape[-1] * operand.bits // 8
-    return Work(
+    return NodeWork(
         (), (Unpriced("a transpose of three axes or more", operand.bytes, (_copy(line, operand.n // shape[-1]),)),)
     )
 
 
-def _pad(node: Node) -> Sequence[Call]:
+def _pad(node: Node) -> Sequence[KernelCall]:
     channels, *size = node.inputs[0].shape[1:]
     n, padded = math.prod(size), math.prod(node.outputs[0].shape[2:])
     return [_turn(channels, n, 8), _fill(node.outputs[0].n, 8), _copy(channels, n), _turn(padded, channels, 8)]
 
 
-def _argmax(node: Node) -> Sequence[Call]:
+def _argmax(node: Node) -> Sequence[KernelCall]:
     shape = node.inputs[0].shape
     length = shape[-1]
     return [_vector("max", length, 8, 32, math.prod(shape) // length)]
 
 
-def _requant(node: Node) -> Work | Sequence[Call]:
+def _requant(node: Node) -> NodeWork | Sequence[KernelCall]:
     source, out = node.inputs[0], node.outputs[0]
     if source.bits == out.bits == 8:
         return [_vector("scale", source.n, 8, 8)]
-    return Work((), (Unpriced("a change of width on the host", source.bytes + out.bytes),))
+    return NodeWork((), (Unpriced("a change of width on the host", source.bytes + out.bytes),))
 
 
-def _in_place(node: Node) -> Sequence[Call]:
+def _in_place(node: Node) -> Sequence[KernelCall]:
     return []
 
 
-def _whole(node: Node) -> Sequence[Call]:
+def _whole(node: Node) -> Sequence[KernelCall]:
     return [_copy(node.inputs[0].bytes)]
 
 
-_FORMS: Mapping[str, Callable[[Node], Work | Sequence[Call]]] = MappingProxyType(
+_FORMS: Mapping[str, Callable[[Node], NodeWork | Sequence[KernelCall]]] = MappingProxyType(
     {
         CONV2D.name: _convolution, CONV1D.name: _convolution, CONV_TRANSPOSE2D.name: _transposed,
         LINEAR.name: _linear, BMM.name: _batched, "BMMInt": _batched, "MaxPool": _largest, AVG_POOL2D.name: _mean,

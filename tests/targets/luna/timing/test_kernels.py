@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.targets.luna.timing.kernels import Call, cycles
+from lingeronnx.targets.luna.timing.kernels import KernelCall, cycles
 from lingeronnx.targets.luna.timing.prices import ARCS
 from lingeronnx.targets.luna.timing.windows import Window, conv2d, deconv, depthwise, pool
 from tests.measured import BESIDE
@@ -34,17 +34,20 @@ def test_the_polynomial_is_what_falls():
 @pytest.mark.parametrize(
     ("call", "want"),
     [
-        (Call("add", {"n": 64, "in_bits": 8, "out_bits": 8}), 534 + 64 * 8 / 64),
-        (Call("scale", {"n": 64, "in_bits": 8, "out_bits": 8}), 536 + 64 * 8 / 32),
-        (Call("scale", {"n": 64, "in_bits": 32, "out_bits": 8}), 554 + 64 * 32 / 64),
-        (Call("memset", {"n": 64, "in_bits": 8, "out_bits": 8}), 350 + 8),
-        (Call("div", {"n": 10, "in_bits": 32, "out_bits": 32}), 950),
-        (Call("div", {"n": 10, "in_bits": 8, "out_bits": 8}), None),
-        (Call("exp", {"n": 2049, "in_bits": 32, "out_bits": 32}), 50 + 2 * 1157 + 3 * 2049),
-        (Call("softmax", {"n": 10, "in_bits": 32, "out_bits": 32}), 784 + 50 + 1157),
-        (Call("transpose", {"rows": 3, "columns": 5, "bits": 8, "out_bits": 8}), 1038 + 2 * (3 + 1) + 3 * (4 + 1)),
-        (Call("add", {"n": 64, "in_bits": 8, "out_bits": 8, "in_bits_2": 32}), None),
-        (Call("fft", {"n": 128}), 2734),
+        (KernelCall("add", {"n": 64, "in_bits": 8, "out_bits": 8}), 534 + 64 * 8 / 64),
+        (KernelCall("scale", {"n": 64, "in_bits": 8, "out_bits": 8}), 536 + 64 * 8 / 32),
+        (KernelCall("scale", {"n": 64, "in_bits": 32, "out_bits": 8}), 554 + 64 * 32 / 64),
+        (KernelCall("memset", {"n": 64, "in_bits": 8, "out_bits": 8}), 350 + 8),
+        (KernelCall("div", {"n": 10, "in_bits": 32, "out_bits": 32}), 950),
+        (KernelCall("div", {"n": 10, "in_bits": 8, "out_bits": 8}), None),
+        (KernelCall("exp", {"n": 2049, "in_bits": 32, "out_bits": 32}), 50 + 2 * 1157 + 3 * 2049),
+        (KernelCall("softmax", {"n": 10, "in_bits": 32, "out_bits": 32}), 784 + 50 + 1157),
+        (
+            KernelCall("transpose", {"rows": 3, "columns": 5, "bits": 8, "out_bits": 8}),
+            1038 + 2 * (3 + 1) + 3 * (4 + 1),
+        ),
+        (KernelCall("add", {"n": 64, "in_bits": 8, "out_bits": 8, "in_bits_2": 32}), None),
+        (KernelCall("fft", {"n": 128}), 2734),
     ],
 )
 def test_a_formula_written_out(call, want):
@@ -55,8 +58,8 @@ def test_a_formula_written_out(call, want):
 def test_a_product_rounds_its_sides_up():
     """8-bit operands: rows to 2, the inner length to 8, columns to 4."""
     widths = {"left_bits": 8, "right_bits": 8, "out_bits": 8}
-    one = cycles(Call("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
-    assert one == cycles(Call("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS)
+    one = cycles(KernelCall("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
+    assert one == cycles(KernelCall("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS)
     assert one == 2255 + 2 * 8 / 8 + 8 * 4 / 8 + 2 * 4 * 8 / 64 + 16
 
 
