@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .analysis.check.report import Check as Check
     from .analysis.compare.badcase import BadCase as BadCase
     from .analysis.compare.comparison import Comparison as Comparison
+    from .analysis.latency import latency as latency
     from .analysis.sensitivity.ranking import Sensitivity as Sensitivity
     from .api import check as check
     from .api import compare as compare
@@ -106,6 +107,7 @@ _HOME = {
     "export": "api",
     "find_bad_case": "api",
     "fix_dequant": "api",
+    "latency": "analysis.latency",
     "profile": "api",
     "quantize": "api",
     "read_plan": "qdq.encodings",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
 from ..errors import ConfigError, InternalError, ModelError
 from .arithmetic import Arithmetic
+from .latency import Latency
 from .limits import (
     ConvLimits,
     CurveLimits,
@@ -101,6 +102,10 @@ class Vendor:
     def verdict(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> ArgumentChoice:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
+
+    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
+        """Return how long the part for the chip takes; words as for `verdict`."""
+        raise ConfigError(f"nothing is known of the time on {target.name}; choose a chip")
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
@@ -301,6 +306,14 @@ class Target:
         arguments that its packer does not have.
         """
         return self.vendor.verdict(graph, self, words)
+
+    def latency(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> Latency:
+        """Return how many cycles a graph takes, its part for the chip alone.
+
+        words : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
+        pack.
+        """
+        return self.vendor.latency(graph, self, words)
 
 
 def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
+from ..latency import Latency
 from ..verdict import ArgumentChoice
 from .packing import Packs
 
@@ -76,6 +77,13 @@ class Luna(Packs):
         from .packer.judge import judge
 
         return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
+
+    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
+        """Return the cycles of a graph, packed with `words` or with the arguments of the verdict."""
+        from .timing import latency
+
+        chosen = self.verdict(graph, target, None).words if words is None else words
+        return latency(graph, target, chosen)
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""

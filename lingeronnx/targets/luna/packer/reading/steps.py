@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
+from .....formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
 from .... import Target
 from ....verdict import VerdictFinding
 from ..net import Net, NetStep, NetTensor
@@ -98,7 +98,7 @@ def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[Verdi
 
 
 def _fused(steps: list[NetStep], outputs: set[str]) -> list[NetStep]:
-    """Let a convolution whose only reader is a Relu, Prelu or Clip take it in."""
+    """Let a convolution of two axes whose only reader is a Relu, Prelu or Clip take it in; behind a line it stays."""
     readers: dict[str, list[NetStep]] = {}
     for step in steps:
         for name in step.inputs:
@@ -110,7 +110,7 @@ def _fused(steps: list[NetStep], outputs: set[str]) -> list[NetStep]:
             continue
         after = readers.get(step.outputs[0], []) if step.outputs else []
         if (
-            step.op in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name)
+            step.op in (CONV2D.name, CONV_TRANSPOSE2D.name)
             and len(after) == 1
             and after[0].op in ("Relu", "Prelu", "Clip")
             and step.outputs[0] not in outputs

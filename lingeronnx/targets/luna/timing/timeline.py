@@ -1,0 +1,34 @@
+"""When each layer runs: the DMA fetches a layer's constants while the layers before it compute.
+
+A layer with constants in external memory waits for its own transfer, starts that of the next such layer, then computes.
+The first transfer starts with the run. So a transfer hides behind all layers up to the next one with constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["Slot", "slots"]
+
+
+class Slot(NamedTuple):
+    """A layer's time in cycles: when its turn comes, how long it waits for its constants then."""
+
+    start: float
+    wait: float
+
+
+def slots(computed: Sequence[float], transfers: Sequence[float]) -> list[Slot]:
+    """Return when each layer runs.
+
+    computed : cycles of each layer. transfers : of the DMA before it, 0 where it has none.
+    """
+    clock, issued = 0.0, 0.0
+    placed = []
+    for cycles, transfer in zip(computed, transfers, strict=True):
+        begin = max(clock, issued + transfer) if transfer else clock
+        placed.append(Slot(clock, begin - clock))
+        issued = begin if transfer else issued
+        clock = begin + cycles
+    return placed

@@ -1,0 +1,176 @@
+"""Cycles of the kernels that slide a window: convolutions, depthwise ones, pools, transposed convolutions.
+
+The array computes two output channels and eight input channels at a time, and four columns of a line; the first and
+last columns and rows cost what the padding leaves of them. The formulas are the hardware's, 1350 and 300 are fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Window", "conv2d", "deconv", "depthwise", "pool"]
+
+_WEIGHTS = 8192  # bytes of the array's weights
+_MAPS = 16384  # bytes of the array's input
+_START, _PART, _ROWS = 1350, 300, 1050
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+@dataclass(frozen=True)
+class Window:
+    """The arguments of a call: channels in and out, height and width, then pairs; pads: top, left, bottom, right."""
+
+    c_in: int
+    h: int
+    w: int
+    c_out: int
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    pads: Sequence[int]
+
+    @property
+    def width(self) -> int:
+        """The width in whole steps of the array, four outputs each."""
+        return _up(self.w, 4 * self.stride[1])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the output; the width as if the input had whole steps."""
+        top, left, bottom, right = self.pads
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
+        high = (self.h + top + bottom - reach[0]) // self.stride[0] + 1
+        return high, (self.width + left + right - reach[1]) // self.stride[1] + 1
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What one line of the kernel costs: cycles of computing, of holding, of passing by."""
+
+    computed: int
+    held: int
+    passed: int
+
+
+def _columns(kernel: int, lead: int, step: int, left: int, edge: int, steps: int, covered: int) -> _Columns:
+    """Return the cycles of a line.
+
+    kernel : columns with the `lead` in front. step : columns of the input in a step. left : steps that begin in the
+    left padding. edge : columns of the right padding beyond the last step. steps : whole steps of a line. covered :
+    steps that the kernel reaches over.
+    """
+    spare = -kernel % step
+    left_held = left * (left + 1) // 2
+    left_whole = left * covered - left_held
+    right = -(-edge // step) if edge > 0 else 0
+    right_held = right * (right + 1) // 2
+    right_whole = right * covered - right_held
+    middle = steps - (kernel - 1) // step
+    computed = kernel * middle + step * (left_whole + right_whole) - spare * left
+    return _Columns(computed, (kernel + 2) * (left + right + middle), step * (left_held + right_held) - spare * right)
+
+
+def _reached(size: int, first: int, last: int, kernel: int, stride: int) -> int:
+    """Return the padding behind the last element that the kernel reaches."""
+    return max(0, stride * ((size + first + last - (kernel - 1) + stride - 1) // stride) - size - first) if last else 0
+
+
+def _array(window: Window, outputs: int, deep: bool) -> int:
+    """Return the cycles of the array for `outputs` channels; deep: it sums over input channels."""
+    (kh, kw), (sh, sw) = window.kernel, window.stride
+    top, left, bottom, right = window.pads
+    right = _reached(window.w, left, right, kw, sw)
+    bottom = _reached(window.h, top, bottom, kh, sh)
+    high, step = window.size[0], 4 * sw
+    above, below = range(top, 0, -sh), range(bottom, 0, -sh)
+    outside = [*above, *below]
+    rows = kh * (high - len(above) - len(below)) + sum(kh - n for n in outside)
+    lead = -left % sw
+    kernel = kw + lead
+    begun = math.ceil(left / step)
+    begun = begun - (kernel <= step * begun) if left > 0 else 0
+    steps = math.ceil(window.w / step)
+    edge = right - (-window.w % step) + (-kernel % step)
+    line = _columns(kernel, lead, step, begun, edge, steps, math.ceil(kernel / step))
+    pairs, groups = math.ceil(outputs / 2), math.ceil(window.c_in / 8) if deep else 1
+    cycles = pairs * groups * rows * line.computed + pairs * sum(outside) * line.computed
+    cycles += high * pairs * (line.held + line.passed) + 13 * pairs
+    if not deep:
+        return cycles - 16 - lead * steps * pairs * (high - sum(outside) + len(outside))
+    skipped = (high - sum(outside)) * (groups * kh - 1) + sum(groups * (kh - n) + n - 1 for n in outside)
+    return cycles - lead * steps * pairs * skipped
+
+
+def conv2d(window: Window) -> float | None:
+    """Return the cycles of a convolution; None without a price: where weights or a line fill the array's memory."""
+    (kh, kw), sh = window.kernel, window.stride[0]
+    deep = _up(window.c_in, 8)
+    weights, line = deep * kh * kw, deep * window.width
+    if 2 * weights > _WEIGHTS or line > _MAPS or _MAPS // line == kh - sh:
+        return None
+    most = 2 * (_WEIGHTS // weights // 2)
+    pieces = math.ceil(window.h / (_MAPS // line))
+    high, wide = window.size
+    cycles, parts = 0.0, 0
+    for start in range(0, window.c_out, most):
+        outputs = min(most, window.c_out - start)
+        cycles += _START + deep * window.h * _up(window.width, 8) / 8 + _up(outputs, 2) * weights / 8
+        cycles += max(outputs * high * wide / 16, _array(window, outputs, deep=True))
+        cycles += _ROWS * pieces + 3 * window.c_in if pieces > 1 else 0
+        parts += 1
+    return cycles - _PART * (parts - 1)
+
+
+def depthwise(window: Window) -> float | None:
+    """Return the cycles of a convolution of each channel by itself; None where channels in and out differ."""
+    if window.c_in != window.c_out:
+        return None
+    return pool(window) + _up(window.c_in, 2) * math.prod(window.kernel) / 8
+
+
+def pool(window: Window) -> float:
+    """Return the cycles of a pool, largest or mean."""
+    high, wide = window.size
+    load = _up(window.c_in, 2) * window.h * window.width / 8
+    return 1280 + load + max(window.c_in * high * wide / 16, _array(window, window.c_in, deep=False))
+
+
+def deconv(window: Window, pads_are: str = "torch") -> float | None:
+    """Return the cycles of a transposed convolution; None for pads that differ, or are larger than the kernel.
+
+    pads_are : "torch", those of the operator, or "direct", those of the array.
+    """
+    (kh, kw), (sh, sw) = window.kernel, window.stride
+    top, left, bottom, right = window.pads
+    if top != bottom or left != right:
+        return None
+    wide = (window.w - 1) * sw + sw + left + right - kw
+    if pads_are == "torch":
+        top = bottom = kh - 1 - top
+        left = kw - 1 - left
+        right = left - (sw - 1)
+        wide = (window.w - 1) * sw + 2 + 2 * left - kw
+        if min(top, left, right) < 0:
+            return None
+    high = (window.h - 1) * sh + 2 + top + bottom - kh
+    begun = math.ceil(left / 4) - (kw <= 4) if left > 0 else 0
+    steps = math.ceil(window.w * sw / 4)
+    edge = right - (-window.w * sw % 4) + (-kw % 4)
+    line = _columns(kw, 0, 4, begun, edge, steps, math.ceil(kw / 4))
+    rows = 0
+    for n in range(1, window.h + 1):
+        before, after = top + (n - 1) * sh, bottom + (window.h - n) * sh
+        if kh > before:
+            rows += top + bottom + 2 - kh + (window.h - 1) * sh if kh > after + 1 else before + 1
+        else:
+            rows += after + 1 if kh > after + 1 else kh
+    pairs, deep = math.ceil(window.c_out / 2), _up(window.c_in, 8)
+    cycles = pairs * (deep // 8) * rows * line.computed + pairs * (high * kh - rows) * line.computed
+    cycles += high * pairs * (line.held + line.passed) + 13 * pairs
+    load = deep * window.h * window.width / 8 + _up(window.c_out, 2) * deep * kh * kw / 8
+    return _START + load + max(window.c_out * high * wide / 16, cycles)

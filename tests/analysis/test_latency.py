@@ -1,0 +1,67 @@
+"""`lo.latency`: what a user asks of an integer graph."""
+
+import json
+
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.graph import ir
+from tests import nets
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """An integer graph for arcs with a convolution, pools and a product."""
+    return nets.quantized(nets.plain(), platform="arcs").graph
+
+
+def test_a_file_and_a_graph_have_the_same_time(graph, tmp_path):
+    """The layers are those that run: Relus in convolutions are gone, Quant and Dequant too."""
+    ir.save(graph, tmp_path / "q.onnx")
+    found = lo.latency(graph)
+    assert found == lo.latency(tmp_path / "q.onnx", "arcs")
+    assert found.platform == "arcs"
+    assert not {"Quant", "Dequant"} & {layer.operator for layer in found.layers}
+    assert found.luna == pytest.approx(sum(layer.cycles for layer in found.layers))
+    assert found.low <= found.total <= found.high
+    assert json.loads(json.dumps(found.to_dict()))["total"] == found.total
+
+
+def test_constants_in_shared_memory_are_not_waited_for(graph):
+    """And the NPU computes as long as before."""
+    outside, inside = lo.latency(graph, packer_args=""), lo.latency(graph, packer_args="-m params:share-mem")
+    assert outside.waits > 0 == inside.waits
+    assert outside.luna == inside.luna
+
+
+def test_data_in_external_memory_cost_copies(graph):
+    """All tensors there: each is copied in and out."""
+    found = lo.latency(graph, packer_args="--threshold4 1")
+    assert found.moved > 0
+    assert found.total > lo.latency(graph, packer_args="").total
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"platform": "venus"}, "published for arcs only"),
+        ({"platform": "generic"}, "nothing is known of the time on generic"),
+        ({"packer_args": "-m 'x"}, "cannot be split into words"),
+        ({"packer_args": "-p venus"}, "does not pack"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(graph, asked, told):
+    """No figure is made up."""
+    with pytest.raises(lo.ConfigError, match=told) as caught:
+        lo.latency(graph, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relu_behind_a_convolution_of_lines_is_a_layer():
+    """The packer takes it into a convolution of maps only."""
+    net = nets.Net(8, 32)
+    graph = net.graph(net.node("Relu", net.conv(net.node("Relu", net.conv("x", (8, 8, 3))), (8, 8, 3))))
+    result = nets.quantized(graph, platform="arcs").graph
+    operators = [layer.operator for layer in lo.latency(result).layers]
+    assert operators.count("Relu") == (2 if "Conv1dInt" in operators else 0)
+    assert "Conv1dInt" in operators
