@@ -112,7 +112,7 @@ def _infinite(a: Attributes, x: Any) -> Any:
 #: ONNX's number of a type -> torch's.
 _TYPES = {
     getattr(onnx.TensorProto, name.upper()): getattr(torch, name)
-    for name in "bool float double float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+    for name in ("bool", "float", "double", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
 }
 
 
@@ -260,7 +260,6 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "ArgMin": _best(torch.argmin),
     "BatchNormalization": _batch_norm,
     "Cast": lambda a, x: x.to(kind(a, a.get("to"))),
-    "CastLike": lambda a, x, like: x.to(like.dtype),
     "Celu": _bent(F.celu, alpha=1.0),
     "Clip": _clip,
     "CumSum": _cumulated,

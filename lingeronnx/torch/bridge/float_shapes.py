@@ -134,13 +134,6 @@ def _triangle(a: Attributes, x: Any, diagonal: Any = None) -> Any:
     return torch.triu(x, k) if a.get("upper", 1) else torch.tril(x, k)
 
 
-def _compress(a: Attributes, x: Any, condition: Any) -> Any:
-    if "axis" not in a:
-        x = x.reshape(-1)
-    (places,) = torch.nonzero(condition, as_tuple=True)
-    return x.index_select(a.get("axis", 0), places)
-
-
 def _reverse(a: Attributes, x: Any, lengths: Any) -> Any:
     time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
     steps = torch.arange(x.shape[time], device=x.device)[:, None]
@@ -203,7 +196,6 @@ def _scatter_nd(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
 
 
 TABLE: Mapping[str, Callable[..., Any]] = {
-    "Compress": _compress,
     "Concat": lambda a, *xs: torch.cat(xs, a.get("axis")),
     "ConstantOfShape": _filled,
     "DepthToSpace": _depth_to_space,
@@ -213,7 +205,6 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "NonZero": lambda a, x: torch.nonzero(x).t(),
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
