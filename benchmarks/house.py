@@ -92,8 +92,8 @@ class House:
     def unseen(self) -> Iterator[str]:
         """Yield the modules that no test file is named after and none imports, nor a name that they define."""
         imported: set[str] = set()
-        for path in (self.root / "tests").rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for test in (self.root / "tests").rglob("*.py"):
+            for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom) and node.module:
                     imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
                 elif isinstance(node, ast.Import):
