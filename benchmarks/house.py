@@ -13,7 +13,7 @@ import ast
 import configparser
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -89,6 +89,23 @@ class House:
             if stem != "__init__" and not alone & tests:
                 yield path
 
+    def unseen(self) -> Iterator[str]:
+        """Yield the modules that no test file is named after and none imports, nor a name that they define."""
+        imported: set[str] = set()
+        for test in (self.root / "tests").rglob("*.py"):
+            for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                elif isinstance(node, ast.Import):
+                    imported |= {alias.name for alias in node.names}
+        for path in self.untested():
+            module = path.removesuffix(".py").replace("/", ".")
+            package = module.rpartition(".")[0]
+            kinds = (ast.FunctionDef, ast.ClassDef)
+            defined = {node.name for node in self.trees[path].body if isinstance(node, kinds)}
+            if not imported & {module, *(f"{package}.{name}" for name in defined)}:
+                yield path
+
     def twice(self) -> Iterator[str]:
         """Yield the names that several classes have, a leading underscore not counted; operators' names apart."""
         named = defaultdict(list)
@@ -105,11 +122,13 @@ class House:
 
     def positional(self) -> Iterator[str]:
         """Yield the calls with eight positional arguments or more; jitted code knows no other ones."""
+        nodes = [node for tree in self.trees.values() for node in ast.walk(tree)]
+        any_number = {n.name for n in nodes if isinstance(n, ast.FunctionDef) and n.args.vararg is not None}
         for path, tree in self.trees.items():
             if path.startswith("simulator/"):
                 continue
             for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and len(node.args) >= _POSITIONAL and not _display(node):
+                if isinstance(node, ast.Call) and len(node.args) >= _POSITIONAL and not _display(node, any_number):
                     yield f"{path}:{node.lineno} {ast.unparse(node.func)}"
 
     def adverbs(self) -> Iterator[str]:
@@ -166,14 +185,15 @@ class House:
         yield from (p.name for p in sorted((self.root / "tests").glob("test_*.py")))
 
 
-def _display(node: ast.Call) -> bool:
-    """Whether a call only gathers values of one kind, as max(a, b, ..) does."""
-    return isinstance(node.func, ast.Name) and node.func.id in ("max", "min", "print", "range", "zip")
+def _display(node: ast.Call, any_number: Collection[str]) -> bool:
+    """Whether a call only gathers values of one kind, as max(a, b, ..) and functions of `any_number` of them do."""
+    return isinstance(node.func, ast.Name) and node.func.id in ("max", "min", "print", "range", "zip", *any_number)
 
 
 ROWS = {
     "files of the largest package": House.packages,
     "modules without a test of their name": House.untested,
+    "modules that no test names or imports": House.unseen,
     "names that several classes have": House.twice,
     "calls with eight positional arguments and more": House.positional,
     "modules named by adverbs": House.adverbs,

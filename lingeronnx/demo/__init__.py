@@ -56,7 +56,16 @@ def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> 
         result.save(output)
     classes = shown.arrays["logits"].argmax(axis=1)
     seconds = time.perf_counter() - start
-    return Demo(model, test, output, result, evaluation, shown.arrays["input"][:, 0], classes, seconds)
+    return Demo(
+        model=model,
+        data=test,
+        output=output,
+        result=result,
+        evaluation=evaluation,
+        images=shown.arrays["input"][:, 0],
+        classes=classes,
+        seconds=seconds,
+    )
 
 
 #: The kernels a user is likely to meet: plain and depthwise convolution, pooling, additions, products, joins, layers.

@@ -68,8 +68,7 @@ class TorchFallback:
     def _once(self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
         like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
         known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
-        held = {name: array for name, array in self._initializers.items() if name not in floats}
-        known.update({name: _tensor(array, like) for name, array in held.items()})
+        known.update({name: _tensor(a, like) for name, a in self._initializers.items() if name not in floats})
         known.update({name: floats[name] for name in self._initializers if name in floats})
         for node in self._graph.node:
             self._run(node, known, like, self._version)
@@ -77,11 +76,11 @@ class TorchFallback:
 
     def _run(self, node: onnx.NodeProto, known: dict[str, Any], like: Any, version: int) -> None:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        given = [known[name] for name in node.input]
+        inputs = [known[name] for name in node.input]
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
             inner = dict.fromkeys(("", *function.input))
-            inner.update(zip(function.input, given, strict=False))
+            inner.update(zip(function.input, inputs, strict=False))
             for step in function.node:
                 self._run(_filled(step, attributes), inner, like, _version(function.opset_import) or version)
             results: Any = tuple(inner.get(name) for name in function.output)
@@ -89,7 +88,7 @@ class TorchFallback:
             results = _tensor(_constant(attributes), like)
         else:
             wanted = len(node.output)
-            results = FLOATS[node.op_type](Attributes(attributes, node, version, wanted), *given)
+            results = FLOATS[node.op_type](Attributes(attributes, node, version, wanted), *inputs)
         results = results if isinstance(results, tuple | list) else (results,)
         known.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
 

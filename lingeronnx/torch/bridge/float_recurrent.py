@@ -1,7 +1,7 @@
-"""ONNX's recurrent layers in float: LSTM, GRU, RNN in every form.
+"""ONNX's recurrent layers in float: LSTM, GRU, RNN of layout 0; `passes` give the others that layout.
 
-Inputs by name: x [T, N, I] (or [N, T, I], layout 1), w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], lengths [N], first
-states [D, N, H] (or [N, D, H]), D directions and G gates. A sample of length L has outputs 0 from L on, and keeps its
+Inputs by name: x [T, N, I], w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], lengths [N], first states [D, N, H], D
+directions and G gates. A sample of length L has outputs 0 from L on, and keeps its
 state there; backwards it begins at its own end. Must not know: graphs, islands.
 """
 
@@ -14,45 +14,33 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from .float_ops import TABLE as OPERATORS
 from .float_ops import Attributes
 
 __all__ = ["TABLE"]
 
 Curve = Callable[[Any], Any]
 
-#: Activation -> (default alpha, default beta, function); None where it takes no such number.
-_CURVES: Mapping[str, tuple[float | None, float | None, Callable[..., Any]]] = {
-    "affine": (1.0, 0.0, lambda x, a, b: a * x + b),
-    "elu": (1.0, None, lambda x, a, b: F.elu(x, a)),
-    "hardsigmoid": (0.2, 0.5, lambda x, a, b: torch.clamp(a * x + b, 0.0, 1.0)),
-    "leakyrelu": (0.01, None, lambda x, a, b: F.leaky_relu(x, a)),
-    "relu": (None, None, lambda x, a, b: torch.relu(x)),
-    "scaledtanh": (1.0, 1.0, lambda x, a, b: a * torch.tanh(b * x)),
-    "sigmoid": (None, None, lambda x, a, b: torch.sigmoid(x)),
-    "softplus": (None, None, lambda x, a, b: F.softplus(x)),
-    "softsign": (None, None, lambda x, a, b: F.softsign(x)),
-    "tanh": (None, None, lambda x, a, b: torch.tanh(x)),
-    "thresholdedrelu": (1.0, None, lambda x, a, b: torch.where(x > a, x, 0.0 * x)),
+#: Activation, in small letters -> (the operator that it is, the numbers that it takes).
+_CURVES: Mapping[str, tuple[Callable[..., Any], Sequence[str]]] = {
+    "affine": (lambda a, x: a.get("alpha", 1.0) * x + a.get("beta", 0.0), ("alpha", "beta")),
+    "scaledtanh": (lambda a, x: a.get("alpha", 1.0) * torch.tanh(a.get("beta", 1.0) * x), ("alpha", "beta")),
+    "hardsigmoid": (OPERATORS["HardSigmoid"], ("alpha", "beta")),
+    **{name.lower(): (OPERATORS[name], ("alpha",)) for name in ("Elu", "LeakyRelu", "ThresholdedRelu")},
+    **{name.lower(): (OPERATORS[name], ()) for name in ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")},
 }
 
 
 def _curves(a: Attributes, default: Sequence[str], directions: int) -> list[Curve]:
     """Return the activations of all directions; their numbers are dealt out to those that take some, in order."""
-    names = a.get("activations") or [*default] * directions
-    alphas, betas = (list(a.get(name) or []) for name in ("activation_alpha", "activation_beta"))
-    found: list[Curve] = []
-    for name in names:
+    numbers = {name: list(a.get(f"activation_{name}") or []) for name in ("alpha", "beta")}
+    curves: list[Curve] = []
+    for name in a.get("activations") or [*default] * directions:
         if name.lower() not in _CURVES:
             raise a.refuse(f"no such activation: {name}")
-        alpha, beta, function = _CURVES[name.lower()]
-        alpha = alphas.pop(0) if alpha is not None and alphas else alpha
-        beta = betas.pop(0) if beta is not None and betas else beta
-        found.append(partial(_bent, function, alpha, beta))
-    return found
-
-
-def _bent(function: Callable[..., Any], alpha: float | None, beta: float | None, x: Any) -> Any:
-    return function(x, alpha, beta)
+        function, takes = _CURVES[name.lower()]
+        curves.append(partial(function, {key: numbers[key].pop(0) for key in takes if numbers[key]}))
+    return curves
 
 
 def _layer(
@@ -70,11 +58,10 @@ def _layer(
     more: Any = None,
 ) -> tuple[Any, ...]:
     """Return (Y, last states ...). step(sums of x [N, G*H], states, r, its bias, curves, peepholes) -> states."""
-    by_sample = a.get("layout", 0)
-    x = x.transpose(0, 1) if by_sample else x
+    if a.get("layout", 0):
+        raise a.refuse("it is batch first")
     (times, samples, _), (directions, _, units) = x.shape, r.shape
     b = x.new_zeros(directions, 2 * gates * units) if b is None else b
-    starts = [s if s is None else s.transpose(0, 1) if by_sample else s for s in starts]
     curves = _curves(a, default, directions)
     each = len(curves) // directions
     lengths = torch.full((samples,), times, device=x.device) if lengths is None else lengths.to(torch.int64)
@@ -99,10 +86,7 @@ def _layer(
         outputs.append(y.gather(0, turned.expand(y.shape)) if backwards else y)
         ends.append(states)
     y = torch.stack(outputs, 1)  # [T, D, N, H]
-    last = [torch.stack(column) for column in zip(*ends, strict=True)]
-    if by_sample:
-        return y.permute(2, 0, 1, 3), *(s.transpose(0, 1) for s in last)
-    return y, *last
+    return y, *(torch.stack(column) for column in zip(*ends, strict=True))
 
 
 def _cut(a: Attributes, sums: Any) -> Any:

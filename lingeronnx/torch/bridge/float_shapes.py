@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from onnx import numpy_helper
+from torch.nn import functional as F
 
 from .float_ops import Attributes, given, ints, kind
 
@@ -20,22 +21,19 @@ __all__ = ["TABLE"]
 # ---- shapes ------------------------------------------------------------------------------------------------------
 
 
-def _reshape(a: Attributes, x: Any, shape: Any = None) -> Any:
-    target = given(a, "shape", shape) or []
+def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
     copies = not a.get("allowzero", 0)
-    return x.reshape(tuple(x.shape[i] if n == 0 and copies else n for i, n in enumerate(target)))
+    return x.reshape(tuple(x.shape[i] if n == 0 and copies else n for i, n in enumerate(ints(shape) or ())))
 
 
 def _flatten(a: Attributes, x: Any) -> Any:
     axis = a.get("axis", 1)
-    rows = math.prod(x.shape[: axis if axis >= 0 else axis + x.ndim])
-    return x.reshape(rows, x.numel() // rows if rows else -1)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
     wanted = given(a, "axes", axes)
-    chosen = [i % x.ndim for i in wanted] if wanted is not None else [i for i, n in enumerate(x.shape) if n == 1]
-    return x.reshape(tuple(n for i, n in enumerate(x.shape) if i not in chosen))
+    return x.squeeze() if wanted is None else x.squeeze(tuple(wanted))
 
 
 def _unsqueeze(a: Attributes, x: Any, axes: Any = None) -> Any:
@@ -62,34 +60,27 @@ def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
     return tuple(x.split(parts if parts is not None else max(-(-x.shape[axis] // a.wanted), 1), axis))
 
 
-def _slice(a: Attributes, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
-    first, last = (given(a, name, v) or [] for name, v in (("starts", starts), ("ends", ends)))
-    where = given(a, "axes", axes) or range(len(first))
-    for begin, end, axis, step in zip(first, last, where, ints(steps) or [1] * len(first), strict=True):
+def _slice(a: Attributes, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    first, last = ints(starts) or [], ints(ends) or []
+    for begin, end, axis, step in zip(
+        first, last, ints(axes) or range(len(first)), ints(steps) or [1] * len(first), strict=True
+    ):
         places = range(*slice(begin, end, step).indices(x.shape[axis]))
         x = x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
     return x
 
 
-def _pad(a: Attributes, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
-    amounts = given(a, "pads", pads) or []
-    fill = a.get("value", 0.0) if value is None else value.reshape(-1)[0].item()
-    mode, along = a.get("mode", "constant"), ints(axes)
-    along = list(range(x.ndim)) if along is None else [i % x.ndim for i in along]
-    for axis, begin, end in zip(along, amounts[: len(along)], amounts[len(along) :], strict=True):
-        places = np.arange(max(-begin, 0), x.shape[axis] - max(-end, 0))
-        around = (max(begin, 0), max(end, 0))
-        if mode == "constant":
-            places = np.pad(places, around, constant_values=-1)
-        elif any(around):
-            places = np.pad(places, around, mode=mode)
-        index = torch.from_numpy(places).to(x.device)
-        gaps = (index < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        if not x.shape[axis]:
-            x = x.new_zeros([len(places) if i == axis else n for i, n in enumerate(x.shape)])
-        else:
-            x = x.index_select(axis, index.clamp(min=0))
-        x = torch.where(gaps, torch.as_tensor(fill, dtype=x.dtype, device=x.device), x)
+def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any:
+    amounts, along = ints(pads) or [], [i % x.ndim for i in ints(axes) or range(x.ndim)]
+    around = dict(zip(along, zip(amounts[: len(along)], amounts[len(along) :], strict=True), strict=True))
+    mode = a.get("mode", "constant")
+    if mode == "constant":
+        flat = [n for axis in reversed(range(x.ndim)) for n in around.get(axis, (0, 0))]
+        return F.pad(x, flat, value=0 if value is None else value.item())
+    for axis, pair in around.items():
+        begin, end = (max(-n, 0) for n in pair)
+        places = np.pad(np.arange(begin, x.shape[axis] - end), [max(n, 0) for n in pair], mode=mode)
+        x = x.index_select(axis, torch.from_numpy(places).to(x.device))
     return x
 
 
@@ -141,13 +132,6 @@ def _one_hot(a: Attributes, index: Any, depth: Any, values: Any) -> Any:
 def _triangle(a: Attributes, x: Any, diagonal: Any = None) -> Any:
     (k,) = ints(diagonal) or [0]
     return torch.triu(x, k) if a.get("upper", 1) else torch.tril(x, k)
-
-
-def _compress(a: Attributes, x: Any, condition: Any) -> Any:
-    if "axis" not in a:
-        x = x.reshape(-1)
-    (places,) = torch.nonzero(condition, as_tuple=True)
-    return x.index_select(a.get("axis", 0), places)
 
 
 def _reverse(a: Attributes, x: Any, lengths: Any) -> Any:
@@ -212,7 +196,6 @@ def _scatter_nd(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
 
 
 TABLE: Mapping[str, Callable[..., Any]] = {
-    "Compress": _compress,
     "Concat": lambda a, *xs: torch.cat(xs, a.get("axis")),
     "ConstantOfShape": _filled,
     "DepthToSpace": _depth_to_space,
@@ -222,13 +205,11 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "NonZero": lambda a, x: torch.nonzero(x).t(),
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
     "ReverseSequence": _reverse,
-    "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "Shape": _shape,
