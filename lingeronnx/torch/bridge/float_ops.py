@@ -112,7 +112,10 @@ def _infinite(a: Attributes, x: Any) -> Any:
 #: ONNX's number of a type -> torch's.
 _TYPES = {
     getattr(onnx.TensorProto, name.upper()): getattr(torch, name)
-    for name in ("bool", "float", "double", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
+    for name in (
+        *("bool", "float", "double", "float16", "bfloat16"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
 }
 
 
