@@ -76,7 +76,11 @@ def compare(
             tensor_join.merge(part)
             tell()
     result = Comparison(
-        tensor_join, advise(tensor_join, few), (_name(float_model), _name(quant_model)), tensor_join.accuracy, tensor_join.outputs
+        tensor_join,
+        advise(tensor_join, few),
+        (_name(float_model), _name(quant_model)),
+        tensor_join.accuracy,
+        tensor_join.outputs,
     )
     if out is not None:
         write(result, out)
