@@ -69,9 +69,9 @@ def fit(model: ir.Graph, target: Target, keep: Collection[str] = ()) -> list[Fit
             if node.name in keep or not (absent or op is None or op.violations(node, target)):
                 continue
             for rewrite in REWRITES:
-                found = rewrite.apply(model, node, target) if rewrite.absent >= absent else None
-                if found is not None:
-                    done.append(Fitted(str(node.name), *found))
+                rewritten = rewrite.apply(model, node, target) if rewrite.absent >= absent else None
+                if rewritten is not None:
+                    done.append(Fitted(str(node.name), *rewritten))
                     break
         ir.name_nodes(model)
         if len(done) == before:

@@ -28,10 +28,10 @@ _KINDS = operators.STRAIGHT | {"Neg"}
 
 def normalize_constant(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a sum or product with a constant as a BatchNormalization."""
-    found = _affine(node) if target.runs(BATCH_NORM2D.name) else None
-    if found is None:
+    affine = _affine(node) if target.runs(BATCH_NORM2D.name) else None
+    if affine is None:
         return None
-    source, a, c = found
+    source, a, c = affine
     shape = ir.shape(node.outputs[0]) or ()
     if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source) or not between_layers(node):
         return None
@@ -45,9 +45,9 @@ def normalize_constant(model: ir.Graph, node: ir.Node, target: Target) -> tuple[
     make = Maker(model, node)
     plain = len(sizes) == 3 and last == 0
     value = source if plain else make.reshape(source, image, "image")
-    held = {"scale": factors, "offset": summands, "mean": np.zeros_like(factors), "variance": np.ones_like(factors)}
-    given = [make.constant(np.ascontiguousarray(array), name) for name, array in held.items()]
-    normal = make("BatchNormalization", [value, *given], list(value.shape or ()), "affine", {"epsilon": 0.0})
+    arrays = {"scale": factors, "offset": summands, "mean": np.zeros_like(factors), "variance": np.ones_like(factors)}
+    constants = [make.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()]
+    normal = make("BatchNormalization", [value, *constants], list(value.shape or ()), "affine", {"epsilon": 0.0})
     if not plain:
         make.reshape(normal, sizes, "back")
     make.done()
@@ -102,12 +102,12 @@ def between_layers(node: ir.Node) -> bool:
 
 
 def _reaches(start: ir.Node, step: Callable[[ir.Node], Sequence[ir.Node | None]]) -> bool:
-    seen, ahead = {id(start)}, [start]
+    visited, ahead = {id(start)}, [start]
     while ahead:
         for node in step(ahead.pop()):
-            if node is not None and id(node) not in seen:
+            if node is not None and id(node) not in visited:
                 if macs(node) or ir.kind(node) == "LayerNormalization":
                     return True
-                seen.add(id(node))
+                visited.add(id(node))
                 ahead.append(node)
     return False

@@ -89,10 +89,10 @@ def _reshaped(make: Maker, value: ir.Value, shape: Sequence[int | str], what: st
 
 
 def _linear(model: ir.Graph, node: ir.Node, factors: Sequence[int]) -> tuple[str, str] | None:
-    found = _FILTERS.get(str(ir.attr(node, "coordinate_transformation_mode", "half_pixel")))
-    if found is None or not set(factors) <= {1, 2} or set(factors) == {1} or ir.attr(node, "antialias", 0):
+    linear_filter = _FILTERS.get(str(ir.attr(node, "coordinate_transformation_mode", "half_pixel")))
+    if linear_filter is None or not set(factors) <= {1, 2} or set(factors) == {1} or ir.attr(node, "antialias", 0):
         return None
-    taps, (before, after) = found
+    taps, (before, after) = linear_filter
     make = Maker(model, node)
     value = _repeated(make, ir.source(node), factors)
     channels, kernel = int((ir.shape(value) or (1, 1))[1] or 1), np.ones(())

@@ -54,7 +54,10 @@ def unroll(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | 
     maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(target))
     maker.joined = _is_joined(maker.units, target)
     maker.run()
-    if any((op := float_op(made, target)[0]) is None or op.violations(made, target) for made in maker.build.nodes):
+    if any(
+        (op := float_op(step_node, target)[0]) is None or op.violations(step_node, target)
+        for step_node in maker.build.nodes
+    ):
         maker.build.undo()
         return None
     maker.done()
@@ -129,9 +132,11 @@ class _UnrolledLayer:
 
     def weight(self, array: np.ndarray, what: str, bias: np.ndarray | None = None) -> _Weight:
         """Return weight [O, I] and bias (default zeros) as initializers that all steps share."""
-        held = np.ascontiguousarray(array, np.float32)
-        zero = np.zeros(len(held)) if bias is None else bias
-        return self.build.constant(held, f"{what}_weight"), self.build.constant(zero.astype(np.float32), f"{what}_bias")
+        values = np.ascontiguousarray(array, np.float32)
+        zero = np.zeros(len(values)) if bias is None else bias
+        return self.build.constant(values, f"{what}_weight"), self.build.constant(
+            zero.astype(np.float32), f"{what}_bias"
+        )
 
     def of_step(self, whole: ir.Value, parts: _Weight, inner: np.ndarray, t: int, what: str) -> ir.Value:
         """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
@@ -211,9 +216,9 @@ class _UnrolledLayer:
         for value, key in zip(node.outputs[1:], "hc", strict=False):
             self._instead(value, self.last[key])
         model.graph.remove(node, safe=True)
-        for made in reversed(self.build.nodes):  # the first step has no use for some gates
-            if not any(v.uses() or v.is_graph_output() for v in made.outputs):
-                model.graph.remove(made, safe=True)
+        for step_node in reversed(self.build.nodes):  # the first step has no use for some gates
+            if not any(v.uses() or v.is_graph_output() for v in step_node.outputs):
+                model.graph.remove(step_node, safe=True)
 
     def _instead(self, old: ir.Value, new: ir.Value) -> None:
         """Let the readers of `old` read `new`, which takes its name where that is a graph output's."""
@@ -240,11 +245,11 @@ def _single_step(node: ir.Node) -> int | None:
     """Return the step that the Slice `node` takes, None for anything else."""
     if node.op_type != "Slice" or node.domain:
         return None
-    found = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
+    ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
     length = (ir.shape(node.inputs[0]) or (0, 0))[1]
-    if found is None or set(found) != {1} or length is None:
+    if ranges is None or set(ranges) != {1} or length is None:
         return None
-    steps = range(*found[1].indices(length))
+    steps = range(*ranges[1].indices(length))
     return steps[0] if len(steps) == 1 else None
 
 

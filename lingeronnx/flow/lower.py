@@ -34,11 +34,11 @@ def lower(parts: Partition, plan: Plan, target: Target) -> Lowered:
 
 def check_zero_points(plan: Plan, parts: Partition, target: Target) -> None:
     """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `target` does not take."""
-    held = {name: q for name, q in plan.tensors.items() if q.shifted}
-    if not held:
+    shifted = {name: q for name, q in plan.tensors.items() if q.shifted}
+    if not shifted:
         return
     symmetric, activations = parts.symmetric(target), set(parts.activations)
-    for name, q in held.items():
+    for name, q in shifted.items():
         what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
         if what is not None:
             raise ConfigError(
@@ -61,10 +61,10 @@ def plan_of(graph: ir.Graph) -> Plan:
         attrs = attributes(form, node)
         source = node.inputs[0]
         before = known.get(str(source.name)) if source is not None else None
-        held = form.out_scale(attrs, [before])
-        if held is not None:
+        written = form.out_scale(attrs, [before])
+        if written is not None:
             name = ir.written_name(node)
-            q = known[name] = held.changed(bits=form.bits(attrs) or (8 if before is None else before.bits))
+            q = known[name] = written.changed(bits=form.bits(attrs) or (8 if before is None else before.bits))
             if form is not REQUANT:
                 tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
@@ -74,8 +74,8 @@ def plan_of(graph: ir.Graph) -> Plan:
                 tensors[ir.read_name(node, index)] = Affine(scale, integer(attrs, "parameter_bits"), along)
         if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
             tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
-    found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
-    transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
+    stored_transforms = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
+    transforms = {name: Transform(tuple(_factors(entry))) for name, entry in stored_transforms.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}
     powers = all(q.power_of_two for q in tensors.values())
     return Plan(

@@ -66,13 +66,13 @@ class Partition:
 
     def symmetric(self, target: Target) -> dict[str, str]:
         """Return {activation: the operator that reads or writes it, for which the integer 0 has to stand for 0}."""
-        found: dict[str, str] = {}
+        by_tensor: dict[str, str] = {}
         for node, op in self.nodes:
             if not op.takes_zero_points(node, target):
                 names = [ir.read_name(node, index) for index in op.data(node)]
                 names += [str(node.outputs[index].name) for index in op.results(node)]
-                found.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
-        return found
+                by_tensor.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
+        return by_tensor
 
     def wide_outputs(self, target: Target) -> frozenset[str]:
         """Return the outputs that leave the integers, of layers that may write them wider than the rest, or in float.
@@ -89,15 +89,15 @@ class Partition:
 
     def fine_inputs(self, target: Target) -> dict[str, int]:
         """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it takes}."""
-        found = {}
+        exponents = {}
         for node, op in self.nodes:
             reader = ir.sole_consumer(node.outputs[0])
             after = None if reader is None else self.ops.get(str(reader.name))
             fine = None if after is None else after.scaling.min_exponent(target)
             fits = op.wide and len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES
             if fits and fine is not None and target.curve_bits:
-                found[ir.written_name(node)] = fine
-        return found
+                exponents[ir.written_name(node)] = fine
+        return exponents
 
     def on(self, copy: ir.Graph) -> Partition:
         """Return the same partition of a copy of the graph."""
@@ -179,14 +179,14 @@ def _why_float(node: ir.Node, target: Target) -> str | None:
 def _heads(parts: Partition) -> list[str]:
     """Return the integer nodes of kind `head` that nothing computes in integers after: the host may as well do them."""
     tail: set[int] = set()
-    found = []
+    heads = []
     for node in reversed(list(parts.graph.graph)):
         op = parts.ops.get(str(node.name))
         free = op is None or op.head or op.moves
         if free and all(id(use.node) in tail for value in node.outputs for use in value.uses()):
             tail.add(id(node))
-            found += [str(node.name)] if op is not None and op.head else []
-    return found
+            heads += [str(node.name)] if op is not None and op.head else []
+    return heads
 
 
 def _without_arithmetic(parts: Partition) -> list[str]:

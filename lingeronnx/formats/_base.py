@@ -82,18 +82,18 @@ def affine(scale: float, bits: int, zero_point: int) -> Affine:
 
 def attributes(form: Format, node: ir.Node) -> dict[str, Attribute]:
     """Return the attributes of an integer node by current names with defaults; ModelError for a missing one."""
-    given = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
+    stated = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
     for spec in form.attributes:
-        if spec.name not in given:
+        if spec.name not in stated:
             if spec.required:
                 raise ModelError(f"{node.op_type} {node.name}: attribute {spec.name} is missing")
-            given[spec.name] = spec.default
-        value = given[spec.name]
+            stated[spec.name] = spec.default
+        value = stated[spec.name]
         if spec.name.startswith("scale_") and value is not None:
-            _check_scale(form, node, spec.name, scales(given, spec.name))
-        if spec.name.endswith("_bits") and value is not None and not 2 <= integer(given, spec.name) <= 32:
+            _check_scale(form, node, spec.name, scales(stated, spec.name))
+        if spec.name.endswith("_bits") and value is not None and not 2 <= integer(stated, spec.name) <= 32:
             raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value}; it must be 2 to 32")
-    return given
+    return stated
 
 
 def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[float]) -> None:
@@ -234,12 +234,12 @@ class Unary(Format):
 
     def scales(self, x: Affine, o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x` and writes `o`."""
-        held = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
-        return {**held, **zero_points(x=x, o=o)}
+        attrs = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+        return {**attrs, **zero_points(x=x, o=o)}
 
 
 def with_axis(attrs: Attributes) -> dict[str, Attribute]:
     """Return attributes whose axis is called so; older graphs call it dim."""
-    held = dict(attrs)
-    dim = held.pop("dim", None)
-    return {**held, "axis": dim if held.get("axis") is None else held["axis"]}
+    renamed = dict(attrs)
+    dim = renamed.pop("dim", None)
+    return {**renamed, "axis": dim if renamed.get("axis") is None else renamed["axis"]}

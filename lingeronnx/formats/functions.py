@@ -45,13 +45,13 @@ def function_of(table: np.ndarray, x: Affine, o: Affine, told: str) -> str | Non
     table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x, o : how input and output are
     held. told : what its node says. All entries must be the function's nearest integers, ties to either side.
     """
-    size, held = table.size // 2, table.reshape(-1).astype(np.float64)
+    size, entries = table.size // 2, table.reshape(-1).astype(np.float64)
     reals = x.real(np.arange(-size, size))
     low, high = np.iinfo(table.dtype).min, np.iinfo(table.dtype).max
     for name in (told,) if told in _PLAIN or told in _COMPOSED else _COMPOSED:
         with np.errstate(all="ignore"):
             want = _expressed(name, _value, reals) * o.scale
-        if np.all(np.abs(np.clip(np.nan_to_num(want) + o.zero_point, low, high) - held) < 0.51):
+        if np.all(np.abs(np.clip(np.nan_to_num(want) + o.zero_point, low, high) - entries) < 0.51):
             return name
     return None
 

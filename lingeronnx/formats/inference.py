@@ -57,14 +57,14 @@ class Signature:
 
 def _number(ctx: Context, name: str, default: _Value) -> _Value:
     """Return an attribute's value."""
-    found = ctx.get_attribute(name)
-    return default if found is None else helper.get_attribute_value(found)
+    attribute = ctx.get_attribute(name)
+    return default if attribute is None else helper.get_attribute_value(attribute)
 
 
 def _shape(ctx: Context, index: int) -> onnx.TensorShapeProto | None:
     """Return the shape of an input, None when it is not known."""
-    found = ctx.get_input_type(index)
-    return found.tensor_type.shape if found is not None and found.tensor_type.HasField("shape") else None
+    value_type = ctx.get_input_type(index)
+    return value_type.tensor_type.shape if value_type is not None and value_type.tensor_type.HasField("shape") else None
 
 
 def _set(ctx: Context, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0) -> None:
@@ -104,8 +104,8 @@ def int32(ctx: Context) -> int:
 
 def input_type(ctx: Context) -> int:
     """Return the type of input 0: scales and widths pass through."""
-    found = ctx.get_input_type(0)
-    return TensorProto.UNDEFINED if found is None else found.tensor_type.elem_type
+    value_type = ctx.get_input_type(0)
+    return TensorProto.UNDEFINED if value_type is None else value_type.tensor_type.elem_type
 
 
 def same(elem: Callable[[Context], int]) -> Infer:
@@ -123,14 +123,14 @@ def like(standard: str, elem: Callable[[Context], int], **renamed: str) -> Infer
         schema = defs.get_schema(standard, OPSET, "")
         types, data, names = {}, {}, []
         for index in range(ctx.get_num_inputs()):
-            given = ctx.get_input_type(index) if ctx.has_input(index) else None
-            names.append(f"i{index}" if given is not None else "")
-            if given is None:
+            value_type = ctx.get_input_type(index) if ctx.has_input(index) else None
+            names.append(f"i{index}" if value_type is not None else "")
+            if value_type is None:
                 continue
             formal = schema.inputs[min(index, len(schema.inputs) - 1)]
             if formal.type_str == schema.inputs[0].type_str:
-                given.tensor_type.elem_type = TensorProto.FLOAT
-            types[names[-1]] = given
+                value_type.tensor_type.elem_type = TensorProto.FLOAT
+            types[names[-1]] = value_type
             value = ctx.get_input_data(index)
             if value is not None:
                 data[names[-1]] = value

@@ -62,14 +62,14 @@ class WeightFormat(Format):
 
     def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
-        found: dict[str, Attribute] = {
+        attrs: dict[str, Attribute] = {
             "data_bits": x.bits,
             "parameter_bits": w.bits,
             "scale_x": x.scale,
             "scale_w": w.attribute,
         }
-        found |= zero_points(x=x, o=o)
-        return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
+        attrs |= zero_points(x=x, o=o)
+        return attrs if o is None else {**attrs, "o_bits": o.bits, "scale_o": o.scale}
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and weight."""
@@ -86,8 +86,8 @@ class WeightFormat(Format):
         axis = 1 - (self.channel_axis or 0) if turned else self.channel_axis
         bits, view = integer(a, "parameter_bits", 8), np.transpose if turned else None
         weight = real.held(1, scales(a, "scale_w"), axis, view, bits)
-        found = [real.input(), weight]
-        return [*found, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else found
+        values = [real.input(), weight]
+        return [*values, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else values
 
 
 class Conv2d(WeightFormat):
@@ -234,8 +234,8 @@ class Linear(WeightFormat):
         weight = bound.constant(1, "int8 int16", "weight")
         if bound.attrs["scale_o"] is None:
             scale = sum_scale(bound.attrs)
-            held = np.array(scale) if isinstance(scale, tuple) else float(scale)
-            return FloatLinear(weight, bound.bias(2, len(weight)), held, bound.zero("x"))
+            weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
+            return FloatLinear(weight, bound.bias(2, len(weight)), weight_scale, bound.zero("x"))
         return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)), bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:

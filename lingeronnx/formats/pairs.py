@@ -46,8 +46,8 @@ class PairFormat(Format):
     def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x` and `y` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
-        held = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
-        return {**held, **zero_points(x=x, y=y, o=o)}
+        attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
+        return {**attrs, **zero_points(x=x, y=y, o=o)}
 
     def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The second operand has a width, too."""

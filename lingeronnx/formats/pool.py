@@ -72,13 +72,13 @@ class AvgPool2d(Unary):
 
     def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes; padding counts as elements of a window."""
-        held = super().to_v3(attrs, inputs)
-        return {"scale_o": held["scale_x"], **held, "count_include_pad": 1, "divisor_override": -1}
+        renamed = super().to_v3(attrs, inputs)
+        return {"scale_o": renamed["scale_x"], **renamed, "count_include_pad": 1, "divisor_override": -1}
 
     def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """Padding counts without a word."""
-        held = super().to_v1(attrs, node)
-        return {key: value for key, value in held.items() if key not in ("count_include_pad", "divisor_override")}
+        renamed = super().to_v1(attrs, node)
+        return {key: value for key, value in renamed.items() if key not in ("count_include_pad", "divisor_override")}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Images, padding that counts, the whole window."""

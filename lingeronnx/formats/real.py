@@ -54,15 +54,15 @@ class Reals:
 
     def scale(self, index: int = 0) -> float:
         """Return the scale of integer input `index`, counts per unit."""
-        found = self._held[index]
-        if found is None:
+        q = self._held[index]
+        if q is None:
             raise ModelError(f"{self.bound.where}: the scale of its input {index} is not known")
-        return found.scale
+        return q.scale
 
     def number(self, integer: float, index: int = 0) -> float:
         """Return the real number that an integer of input `index` stands for."""
-        found = self._held[index]
-        return (integer - (0 if found is None else found.zero_point)) / self.scale(index)
+        q = self._held[index]
+        return (integer - (0 if q is None else q.zero_point)) / self.scale(index)
 
     def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Attribute) -> ir.Value:
         """Append a standard node; return its output. Attributes of None are left out."""
@@ -71,15 +71,15 @@ class Reals:
     def several(self, op_type: str, *inputs: ir.Value | None, outputs: int, **attributes: Attribute) -> list[ir.Value]:
         """Append a standard node with so many outputs; return these."""
         name = self._name(f"{self.node.outputs[0].name}_{op_type}")
-        made = ir.node(op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}")
+        node = ir.node(op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}")
         for key, attribute in attributes.items():
             if attribute is not None:
-                ir.set_attr(made, key, attribute)
-        for number, value in enumerate(made.outputs):
+                ir.set_attr(node, key, attribute)
+        for number, value in enumerate(node.outputs):
             value.name = name if not number else self._name(name)
-        ir.mark_origin(made, self.node)
-        self.nodes.append(made)
-        return list(made.outputs)
+        ir.mark_origin(node, self.node)
+        self.nodes.append(node)
+        return list(node.outputs)
 
     def needs(self, opset: int) -> None:
         """Note that a node made here exists from `opset` on."""
@@ -129,18 +129,21 @@ class Reals:
             self.step(name, scale),
             *self.zero(kind, channels),
         ]
-        made = ir.make_node(
+        dequantize = ir.make_node(
             "DequantizeLinear", inputs, {"axis": axis} if channels else {}, output=self._own(name), of=self.node,
             what=f"input{index}",
         )  # fmt: skip
-        made.outputs[0].shape, made.outputs[0].type = ir.Shape(array.shape), ir.TensorType(ir.DataType.FLOAT)
-        self.nodes.append(made)
-        return made.outputs[0]
+        dequantize.outputs[0].shape, dequantize.outputs[0].type = (
+            ir.Shape(array.shape),
+            ir.TensorType(ir.DataType.FLOAT),
+        )
+        self.nodes.append(dequantize)
+        return dequantize.outputs[0]
 
     def step(self, name: str, scale: float | Sequence[float]) -> ir.Value:
         """Return the constant y_scale of the tensor `name` at `scale`."""
-        held = np.asarray(1.0 / np.asarray(scale), np.float32)
-        value = ir.add_initializer(self._model, self._name(f"{name}_scale"), held)
+        y_scale = np.asarray(1.0 / np.asarray(scale), np.float32)
+        value = ir.add_initializer(self._model, self._name(f"{name}_scale"), y_scale)
         self.steps[str(value.name)] = scale
         return value
 
@@ -172,16 +175,16 @@ class Reals:
         if key and key not in self._taken:
             self._taken.add(key)
             return base
-        found = ir.free_name(base, self._taken)
-        self._taken.add(found)
-        return found
+        free = ir.free_name(base, self._taken)
+        self._taken.add(free)
+        return free
 
     def same(self, *inputs: ir.Value | None, attributes: Attributes | None = None) -> list[ir.Value]:
         """Append the standard operator of the node's own name; attributes: default the node's that the standard has."""
         import onnx
 
-        op_type, given = str(self.node.op_type), attributes
-        if given is None:
+        op_type, stated = str(self.node.op_type), attributes
+        if stated is None:
             known = set(onnx.defs.get_schema(op_type, 12).attributes) | set(onnx.defs.get_schema(op_type).attributes)
-            given = {key: ir.attr(self.node, key) for key in self.node.attributes if key in known}
-        return self.several(op_type, *inputs, outputs=len(self.node.outputs), **given)
+            stated = {key: ir.attr(self.node, key) for key in self.node.attributes if key in known}
+        return self.several(op_type, *inputs, outputs=len(self.node.outputs), **stated)

@@ -181,16 +181,16 @@ class Recurrent(Format):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the standard layer; its state goes round in real numbers. The standard has time on axis 0."""
-        a, found, first = real.attrs, places(real.node), self.time_axis(real.bound)
+        a, place_of, first = real.attrs, places(real.node), self.time_axis(real.bound)
         gates = real.bound.how(self.kind).gates
         order = [gates.index(gate) for gate in self.standard_gates]
-        w, r = found["weight_x"], found["weight_h"]
+        w, r = place_of["weight_x"], place_of["weight_h"]
 
         def ordered(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
 
         bits, scales = integer(a, "parameter_bits", 8), [number(a, key) for key in ("scale_iw", "scale_hw")]
-        held = [real.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
+        weights = [real.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
         sums = (number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
         units = real.bound.consts[r].shape[1]
         halves = [
@@ -201,22 +201,22 @@ class Recurrent(Format):
         ]
         bias = real.constant(np.concatenate(halves, axis=1).astype(np.float32), "bias")
         turn = {"perm": [1, 0, 2]}
-        lengths = real.given(found["lengths"]) if "lengths" in found else None
+        lengths = real.given(place_of["lengths"]) if "lengths" in place_of else None
         if lengths is not None:
             lengths = real("Cast", lengths, to=6)
         fixed = {"h": self.state_scale(a), "c": 2.0**15}
         states = [
             None
-            if key not in found
-            else real.held(found[key], fixed[key])
-            if found[key] in real.bound.consts
-            else real.input(found[key])
+            if key not in place_of
+            else real.held(place_of[key], fixed[key])
+            if place_of[key] in real.bound.consts
+            else real.input(place_of[key])
             for key in self.states
         ]
         inner = [real("Transpose", state, **turn) if state is not None and first else state for state in states]
         x = real("Transpose", real.input(), **turn) if first else real.input()
         outer = real.several(
-            self.standard, x, *held, bias, lengths, *inner, outputs=1 + len(self.states), hidden_size=units,
+            self.standard, x, *weights, bias, lengths, *inner, outputs=1 + len(self.states), hidden_size=units,
             direction=None if integer(a, "go_forward") else "reverse", **self.standard_attributes(a),
         )  # fmt: skip
         sequence = real("Squeeze", outer[0], axes=[1])
@@ -236,17 +236,17 @@ class Recurrent(Format):
         from simulator.fixed import Chain, Rescale
 
         a = bound.attrs
-        found: dict[str, Any] = {}
+        rescales: dict[str, Any] = {}
         for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
             first = number(a, scales[0]) if scales[0] else self.state_scale(a)
             product = first * number(a, scales[1])
             if not bound.arithmetic.requantize.shifts:
-                found[key] = Rescale.from_ratio(2.0**bits / product, 32)
+                rescales[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
             shift = bound.exponent(" * ".join(scales), product) - bits
-            held = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
-            found[key] = Chain(held, Rescale.from_shift(shift if left else max(shift, 0), 32))
-        return found
+            unshifted = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
+            rescales[key] = Chain(unshifted, Rescale.from_shift(shift if left else max(shift, 0), 32))
+        return rescales
 
 
 class Lstm(Recurrent):

@@ -55,10 +55,10 @@ def _sums(bound: Bound, bits: int) -> dict[str, Any]:
     """Return the rescalings of both sums to `bits` fractional bits."""
     from simulator.fixed import Rescale
 
-    found = {}
+    rescales = {}
     for key, exponent in zip(("rescale_x", "rescale_h"), _sum_exponents(bound), strict=True):
-        found[key] = Rescale.from_shift(exponent - bits, 32)
-    return found
+        rescales[key] = Rescale.from_shift(exponent - bits, 32)
+    return rescales
 
 
 def _sum_exponents(bound: Bound) -> tuple[int, int]:

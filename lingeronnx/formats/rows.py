@@ -61,9 +61,9 @@ class LayerNorm(Format):
 
     def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """A normalised number has 10."""
-        held = super().to_v1(attrs, node)
-        held.pop("scale_y_normal", None)
-        return held
+        renamed = super().to_v1(attrs, node)
+        renamed.pop("scale_y_normal", None)
+        return renamed
 
     def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
@@ -113,10 +113,10 @@ class LayerNorm(Format):
 
         a = real.attrs
         fraction = 2.0**FRACTION if a["scale_y_normal"] is None else number(a, "scale_y_normal")
-        held = [real.held(1, number(a, "scale_w"), view=rows)]
+        parameters = [real.held(1, number(a, "scale_w"), view=rows)]
         if 2 in real.bound.consts:
-            held.append(real.held(2, fraction * number(a, "scale_w"), view=rows))
-        return [real("LayerNormalization", real.input(), *held, axis=-axes, epsilon=number(a, "epsilon"))]
+            parameters.append(real.held(2, fraction * number(a, "scale_w"), view=rows))
+        return [real("LayerNormalization", real.input(), *parameters, axis=-axes, epsilon=number(a, "epsilon"))]
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and factor."""
@@ -145,8 +145,8 @@ class Softmax(Unary):
 
     def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim as well."""
-        held = super().to_v1(attrs, node)
-        return {**held, "dim": held["axis"]}
+        renamed = super().to_v1(attrs, node)
+        return {**renamed, "dim": renamed["axis"]}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the softmax over rows."""

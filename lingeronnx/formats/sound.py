@@ -78,11 +78,11 @@ def _check_arity(form: Format, node: ir.Node) -> None:
     told = ["x:any", "rest:any*"] if form.signature is None else form.signature.inputs.split()
     needed = sum(not text.endswith(("?", "*")) for text in told) or 1
     open_ended = any(text.endswith("*") for text in told)
-    given = len(node.inputs)
-    if given < needed or any(value is None for value in node.inputs[:needed]):
-        raise ModelError(f"{node.op_type} {node.name}: it has {given} inputs, and needs {needed}; the file is damaged")
-    if given > len(told) and not open_ended:
-        raise ModelError(f"{node.op_type} {node.name}: it has {given} inputs, and knows {len(told)} only")
+    count = len(node.inputs)
+    if count < needed or any(value is None for value in node.inputs[:needed]):
+        raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and needs {needed}; the file is damaged")
+    if count > len(told) and not open_ended:
+        raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only")
 
 
 def _check_standard(node: ir.Node, opset: int) -> None:

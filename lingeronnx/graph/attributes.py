@@ -37,10 +37,10 @@ def numbers(attrs: Attributes, key: str, default: Sequence[float] | None = None)
     value = attrs.get(key)
     if default is not None and (value is None or (isinstance(value, Sequence) and not value)):
         return list(default)
-    found = [each for each in value if isinstance(each, int | float)] if isinstance(value, Sequence) else None
-    if found is None or not isinstance(value, Sequence) or len(found) != len(value):
+    numerals = [each for each in value if isinstance(each, int | float)] if isinstance(value, Sequence) else None
+    if numerals is None or not isinstance(value, Sequence) or len(numerals) != len(value):
         raise ModelError(f"attribute {key} is {value!r}; it must be a list of numbers")
-    return found
+    return numerals
 
 
 def scales(attrs: Attributes, key: str) -> float | list[float]:

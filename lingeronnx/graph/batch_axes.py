@@ -30,21 +30,21 @@ _SAME = {
 
 def batch_axes(model: ir.Graph) -> dict[str, int | None]:
     """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0; None: it has none."""
-    held = model.metadata_props.get(KEY)
-    if held is not None:
-        return {str(name): None if axis is None else int(axis) for name, axis in json.loads(held).items()}
+    stored = model.metadata_props.get(KEY)
+    if stored is not None:
+        return {str(name): None if axis is None else int(axis) for name, axis in json.loads(stored).items()}
     inputs = [value for value in model.graph.inputs if value.const_value is None]
-    found: dict[str, int | None] = {**_of_recurrent(model)}
-    symbols = {_size(value, found.get(str(value.name)) or 0) for value in inputs if value.shape}
+    axes: dict[str, int | None] = {**_of_recurrent(model)}
+    symbols = {_size(value, axes.get(str(value.name)) or 0) for value in inputs if value.shape}
     symbols = {size for size in symbols if isinstance(size, str)}
     ones = any(_size(value, 0) == 1 for value in inputs if value.shape)
     for value in inputs:
         name = str(value.name)
         if value.shape is not None and not value.shape:
-            found[name] = None
-        elif (ones if name in found else symbols or ones) and _fixed(_size(value, found.get(name) or 0)):
-            found[name] = _other_axis(value, symbols)
-    return {name: axis for name, axis in found.items() if axis != 0}
+            axes[name] = None
+        elif (ones if name in axes else symbols or ones) and _fixed(_size(value, axes.get(name) or 0)):
+            axes[name] = _other_axis(value, symbols)
+    return {name: axis for name, axis in axes.items() if axis != 0}
 
 
 def _size(value: ir.Value, axis: int) -> int | str | None:
@@ -92,7 +92,7 @@ def tell_batch_axes(model: ir.Graph, told: Mapping[str, int | None]) -> None:
 
 def _of_recurrent(model: ir.Graph) -> dict[str, int]:
     """Return {input: axis} of what reaches a recurrent layer."""
-    found: dict[str, set[int]] = {}
+    axes_of: dict[str, set[int]] = {}
     for node in model.graph:
         if node.domain or node.op_type not in operators.RECURRENT:
             continue
@@ -101,8 +101,8 @@ def _of_recurrent(model: ir.Graph) -> dict[str, int]:
             value = node.inputs[index] if len(node.inputs) > index else None
             entry = _traced(value, 0 if first else 1)
             if entry is not None:
-                found.setdefault(entry[0], set()).add(entry[1])
-    return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
+                axes_of.setdefault(entry[0], set()).add(entry[1])
+    return {name: axes.pop() for name, axes in axes_of.items() if len(axes) == 1}
 
 
 def note_batch_axes(model: ir.Graph) -> None:

@@ -43,7 +43,7 @@ class Builder:
         domain: str = "",
     ) -> ir.Value:
         """Append a node; return its output, of size `shape`."""
-        made = ir.make_node(
+        node = ir.make_node(
             op_type,
             inputs,
             attributes,
@@ -53,9 +53,9 @@ class Builder:
             domain=domain,
             like=self.result,
         )
-        made.outputs[0].shape = ir.oir_shape(list(shape))
-        self.nodes.append(made)
-        return made.outputs[0]
+        node.outputs[0].shape = ir.oir_shape(list(shape))
+        self.nodes.append(node)
+        return node.outputs[0]
 
     def _name(self, what: str) -> str:
         name = ir.free_name(f"{self._base}_{what}", self._taken)

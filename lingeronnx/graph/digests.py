@@ -16,26 +16,26 @@ def digests(model: ir.Graph, subgraphs: bool = False) -> dict[str, bytes]:
     What a node with a subgraph computes, and what is computed from that, is left out; subgraphs : it is not, but what
     tensors and nodes are called within a subgraph counts.
     """
-    found = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
+    by_tensor = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
     for node in model.graph:
         said = ir.node_proto(node)
         if ir.holds_graphs(node) and not subgraphs:
             continue
         parts = [node.domain.encode(), node.op_type.encode()]
         parts += [a.SerializeToString(deterministic=True) for a in sorted(said.attribute, key=lambda a: a.name)]
-        sources = [_source(value, found) for value in node.inputs]
-        sources += [_source(value, found) or b"inner" for value in _inner(node)]
+        sources = [_source(value, by_tensor) for value in node.inputs]
+        sources += [_source(value, by_tensor) or b"inner" for value in _inner(node)]
         if None in sources:
             continue
         whole = _digest(*parts, b"reads", *(source for source in sources if source is not None))
-        found.update({str(v.name): _digest(whole, str(i).encode()) for i, v in enumerate(node.outputs) if v.name})
-    return found
+        by_tensor.update({str(v.name): _digest(whole, str(i).encode()) for i, v in enumerate(node.outputs) if v.name})
+    return by_tensor
 
 
 def whole(model: ir.Graph) -> str:
     """Return a digest of what the graph outputs are computed from; empty where one of them has none."""
-    found = digests(model, subgraphs=True)
-    outputs = [found.get(str(value.name)) for value in model.graph.outputs]
+    by_tensor = digests(model, subgraphs=True)
+    outputs = [by_tensor.get(str(value.name)) for value in model.graph.outputs]
     return "" if None in outputs else _digest(*(digest for digest in outputs if digest is not None)).hex()
 
 
@@ -58,8 +58,8 @@ def _source(value: ir.Value | None, found: dict[str, bytes]) -> bytes | None:
 
 
 def _digest(*parts: bytes) -> bytes:
-    made = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
-        made.update(len(part).to_bytes(8, "little"))
-        made.update(part)
-    return made.digest()
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.digest()

@@ -25,7 +25,7 @@ class DisjointSets:
 
     def members(self) -> dict[str, list[str]]:
         """Return {representative: names}, sets and names in the order they were met."""
-        found: dict[str, list[str]] = {}
+        members: dict[str, list[str]] = {}
         for name in self._parent:
-            found.setdefault(self.find(name), []).append(name)
-        return found
+            members.setdefault(self.find(name), []).append(name)
+        return members

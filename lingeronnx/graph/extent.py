@@ -59,22 +59,22 @@ def check_extent(model: ModelProto) -> None:
     scope = _constants(model.graph, {})
     whole, largest = _Extent(), [(_Extent(), NodeProto())] * 2
     for node in model.graph.node:
-        found = _of_node(node, scope, known)
-        whole += found
-        largest = [max(largest[0], (found, node), key=lambda of: of[0].nodes),
-                   max(largest[1], (found, node), key=lambda of: of[0].steps)]  # fmt: skip
+        extent = _of_node(node, scope, known)
+        whole += extent
+        largest = [max(largest[0], (extent, node), key=lambda of: of[0].nodes),
+                   max(largest[1], (extent, node), key=lambda of: of[0].steps)]  # fmt: skip
     written = sum(1 for _ in with_inner([*model.graph.node, *(n for f in model.functions for n in f.node)]))
     most = _MOST_NODES + _TIMES * written
     if whole.nodes > most:
-        found, node = largest[0]
+        extent, node = largest[0]
         raise ModelError(
-            f"{_place(node)}: functions in functions, or loops in loops, make {_number(found.nodes)} nodes of it; of "
+            f"{_place(node)}: functions in functions, or loops in loops, make {_number(extent.nodes)} nodes of it; of "
             f"the {written} in this file {most} may come; export the model without functions and with fewer turns"
         )
     if whole.steps > _MOST_STEPS + whole.nodes:
-        found, node = largest[1]
+        extent, node = largest[1]
         raise ModelError(
-            f"{_place(node)}: its loops run {_number(found.steps)} nodes; {_MOST_STEPS} are the limit; export the "
+            f"{_place(node)}: its loops run {_number(extent.steps)} nodes; {_MOST_STEPS} are the limit; export the "
             "model with fewer turns"
         )
 
@@ -112,27 +112,27 @@ def _goes_on(body: GraphProto, scope: _Scope) -> bool:
     """Whether no turn of a loop ends it: its condition is the one it was given, or a constant."""
     if not body.output or len(body.input) < 2:
         return True
-    held, makers = _constants(body, scope), {name: node for node in body.node for name in node.output}
+    constants, makers = _constants(body, scope), {name: node for node in body.node for name in node.output}
     name = body.output[0].name
     for _ in body.node:  # no more links than nodes
         maker = makers.get(name)
         if maker is None or maker.op_type not in ("Identity", "Cast") or not maker.input:
             break
         name = maker.input[0]
-    return name == body.input[1].name or bool(held.get(name, 0))
+    return name == body.input[1].name or bool(constants.get(name, 0))
 
 
 def _constants(graph: GraphProto, outer: _Scope) -> dict[str, int]:
     """Return the constants of one number that nodes of `graph` may read; `outer` : those around it."""
-    held = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.output:
             for attribute in node.attribute:
                 if attribute.name == "value" and attribute.HasField("t"):
-                    held[node.output[0]] = attribute.t
+                    constants[node.output[0]] = attribute.t
                 elif attribute.name == "value_int":
-                    held[node.output[0]] = onnx.helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
-    return {**outer, **{name: value for name, tensor in held.items() if (value := _one(tensor)) is not None}}
+                    constants[node.output[0]] = onnx.helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
+    return {**outer, **{name: value for name, tensor in constants.items() if (value := _one(tensor)) is not None}}
 
 
 def _one(tensor: TensorProto) -> int | None:
@@ -146,7 +146,7 @@ def _one(tensor: TensorProto) -> int | None:
 
 def _bodies(node: NodeProto) -> list[GraphProto]:
     graphs = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
-    return [graph for found in graphs for graph in found]
+    return [graph for body in graphs for graph in body]
 
 
 def _callees_first(functions: Mapping[_Key, FunctionProto]) -> Iterator[_Key]:

@@ -65,13 +65,13 @@ def _file(tensor: TensorProto, name: object, model: Path) -> Path:
     """Return the file called `name` in the model's folder; a model that is a link has two."""
     if not isinstance(name, str) or "\0" in name:
         raise ModelError(f"initializer '{tensor.name}' has damaged external data: the file's name is no text")
-    found = [folder / name for folder in (model.parent, model.resolve().parent) if _inside(folder / name, folder)]
-    if not name or not found:
+    candidates = [folder / name for folder in (model.parent, model.resolve().parent) if _inside(folder / name, folder)]
+    if not name or not candidates:
         raise ModelError(
             f"initializer '{tensor.name}' keeps its data in '{name}', outside the folder of the model; "
             "move the file beside the model"
         )
-    file = next((file for file in found if file.exists()), found[0])
+    file = next((file for file in candidates if file.exists()), candidates[0])
     if (what := no_regular_file(file)) is not None:
         raise ModelError(
             f"initializer '{tensor.name}' keeps its data in '{name}', which is {what}, no regular file; "

@@ -27,13 +27,13 @@ def fix_inputs(model: ir.Graph, values: Mapping[str, Given]) -> dict[str, np.nda
     """
     inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
     fixed = {}
-    for name, given in values.items():
+    for name, wanted in values.items():
         if name not in inputs:
             raise ConfigError(
                 f"--fix {name}: the model has no such input{nearest(name, inputs)}; inputs are {', '.join(inputs)}"
             )
         value = inputs[name]
-        fixed[name] = _array(value, given)
+        fixed[name] = _array(value, wanted)
         ir.make_constant(model, value, fixed[name])
     if values and len(fixed) == len(inputs):
         raise ConfigError(f"--fix {', '.join(fixed)}: no input is left; the model would compute one answer for ever")

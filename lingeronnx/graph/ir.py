@@ -96,11 +96,11 @@ def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph) -> Graph:
         return load(model)
     if not isinstance(model, onnx.ModelProto):
         raise ModelError(f"a {type(model).__name__} is no model; give the path of an .onnx file or an onnx.ModelProto")
-    given = onnx.ModelProto()
-    given.CopyFrom(model)
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in onnxfile.tensors(given)):
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in onnxfile.tensors(proto)):
         raise ModelError("the model keeps data in a file, and it does not say in which folder; give the model's path")
-    return from_proto(given)
+    return from_proto(proto)
 
 
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
@@ -145,22 +145,22 @@ def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is 
 
 def _with_array(attribute: Attr) -> Attr:
     """Return an attribute whose tensor holds an array; as it is where that would be written in other bytes."""
-    given = attribute.value
-    raw = isinstance(given, oir.serde.TensorProtoTensor) and given.raw.HasField("raw_data")
-    held = _as_array(given) if raw else given
-    return attribute if held is given else oir.AttrTensor(attribute.name, held, doc_string=attribute.doc_string)
+    tensor = attribute.value
+    raw = isinstance(tensor, oir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data")
+    array = _as_array(tensor) if raw else tensor
+    return attribute if array is tensor else oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
 
 
 def _open_sizes(model: Graph) -> None:
     """Leave the sizes open that the file writes as -1: some exporters know no other word for it."""
     scopes: list[Body | Function] = [model.graph, *model.functions.values()]
-    held: list[Value] = []
+    values: list[Value] = []
     for scope in scopes:
-        held.extend(scope.inputs)
+        values.extend(scope.inputs)
         for node in all_nodes(scope):
-            held.extend(node.outputs)
-            held.extend(value for graph in _bodies(node) for value in graph.inputs)
-    for value in held:
+            values.extend(node.outputs)
+            values.extend(value for graph in _bodies(node) for value in graph.inputs)
+    for value in values:
         if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
             value.shape = oir_shape([None if isinstance(s, int) and s < 0 else s for s in value.shape])
 
@@ -187,11 +187,11 @@ def name_nodes(model: Graph) -> None:
 
     Nodes that were made for others (`origin`) give way to the user's own.
     """
-    seen: set[str] = set()
+    taken: set[str] = set()
     for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
-        base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(seen)}"
-        node.name = free_name(base, seen)
-        seen.add(node.name)
+        base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(taken)}"
+        node.name = free_name(base, taken)
+        taken.add(node.name)
 
 
 def _first_line(error: Exception) -> str:
@@ -210,33 +210,33 @@ def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     In the protobuf form these say that their data lie in a file, which there is not.
     """
     apart: dict[str, np.ndarray] = {}
-    held = {}
+    large = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or tensor.nbytes < _LARGE or tensor.dtype not in _PLAIN or not value.uses():
             continue
         if value.is_graph_input() or value.is_graph_output():
             continue
-        apart[name], held[name] = np.asarray(tensor.numpy(), order="C"), tensor
+        apart[name], large[name] = np.asarray(tensor.numpy(), order="C"), tensor
     try:
-        for name, tensor in held.items():
+        for name, tensor in large.items():
             model.graph.initializers[name].const_value = oir.ExternalTensor(
                 "apart", 0, tensor.nbytes, tensor.dtype, shape=oir.Shape(tensor.shape.numpy()), name=name
             )
         return oir.to_proto(model), apart
     finally:
-        for name, tensor in held.items():
+        for name, tensor in large.items():
             model.graph.initializers[name].const_value = tensor
 
 
 def whole(proto: onnx.ModelProto, apart: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     """Return what `outline` has taken apart as one message."""
-    found = onnx.ModelProto()
-    found.CopyFrom(proto)
-    for tensor in found.graph.initializer:
+    message = onnx.ModelProto()
+    message.CopyFrom(proto)
+    for tensor in message.graph.initializer:
         if tensor.name in apart:
             tensor.CopyFrom(onnx.numpy_helper.from_array(apart[tensor.name], tensor.name))
-    return found
+    return message
 
 
 def to_bytes(model: Graph) -> bytes:
@@ -310,19 +310,19 @@ def const(value: Value | None) -> np.ndarray | None:
 
 def constant(value: Value | None) -> np.ndarray:
     """Return what `const` returns for a tensor that is known to be a constant (InternalError otherwise)."""
-    found = const(value)
-    if found is None:
+    array = const(value)
+    if array is None:
         raise InternalError(f"{value.name if value is not None else 'an absent input'} is no constant")
-    return found
+    return array
 
 
 def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
     """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
-    found = node.attributes.get(name)
-    if found is None:
+    attribute = node.attributes.get(name)
+    if attribute is None:
         return default
-    value = found.value
-    if found.type == oir.AttributeType.TENSOR:
+    value = attribute.value
+    if attribute.type == oir.AttributeType.TENSOR:
         return value.numpy()
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
@@ -339,11 +339,11 @@ def kind(node: Node) -> str:
 
 def axes(node: Node, index: int = 1) -> list[int] | None:
     """Return the axes of a node, an attribute or from opset 13 on its input `index`; None when absent or computed."""
-    given = attr(node, "axes")
-    if given is None and len(node.inputs) > index:
+    stored = attr(node, "axes")
+    if stored is None and len(node.inputs) > index:
         array = const(node.inputs[index])
-        given = None if array is None else [int(axis) for axis in array.reshape(-1)]
-    return given
+        stored = None if array is None else [int(axis) for axis in array.reshape(-1)]
+    return stored
 
 
 def input_role(node: Node, index: int) -> str:
@@ -357,18 +357,18 @@ def input_role(node: Node, index: int) -> str:
 
 def digest(model: Graph) -> str:
     """Return a digest of what `model` computes: its nodes, constants, inputs and outputs."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for value in (*model.graph.inputs, *model.graph.outputs):
-        found.update(f"{value.name} {value.type} {value.shape}\n".encode())
+        hasher.update(f"{value.name} {value.type} {value.shape}\n".encode())
     for node in model.graph:
-        found.update(node_proto(node).SerializeToString(deterministic=True))
+        hasher.update(node_proto(node).SerializeToString(deterministic=True))
     for function in model.functions.values():
-        found.update(function_proto(function).SerializeToString(deterministic=True))
+        hasher.update(function_proto(function).SerializeToString(deterministic=True))
     for name, value in model.graph.initializers.items():
-        found.update(f"{name} {value.type} {value.shape}\n".encode())
+        hasher.update(f"{name} {value.type} {value.shape}\n".encode())
         if value.const_value is not None:
-            found.update(value.const_value.tobytes())
-    return found.hexdigest()
+            hasher.update(value.const_value.tobytes())
+    return hasher.hexdigest()
 
 
 def holds_graphs(node: Node) -> bool:
@@ -426,10 +426,10 @@ def shape(value: Value | None) -> tuple[int | None, ...] | None:
 
 def known_shape(value: Value | None) -> tuple[int | None, ...]:
     """Return `shape` of a tensor behind shape inference, where every rank is known (InternalError otherwise)."""
-    found = shape(value)
-    if found is None:
+    sizes = shape(value)
+    if sizes is None:
         raise InternalError(f"{value.name if value is not None else 'an absent input'} has no shape")
-    return found
+    return sizes
 
 
 def mark_folded_batch(value: Value, folded: bool) -> None:
@@ -480,10 +480,10 @@ def producer(value: Value | None) -> Node | None:
 
 def maker(value: Value | None) -> Node:
     """Return the node that computes `value`, which is known to be computed (InternalError otherwise)."""
-    found = producer(value)
-    if found is None:
+    node = producer(value)
+    if node is None:
         raise InternalError(f"{value.name if value is not None else 'an absent input'} is computed by no node")
-    return found
+    return node
 
 
 def sole_consumer(value: Value) -> Node | None:
@@ -599,8 +599,8 @@ def make_node(
     result = oir.Value(name=output)
     if like is not None:
         result.shape, result.type = like.shape, like.type
-    given = {key: _attribute(key, value) for key, value in (attributes or {}).items()}
-    node = oir.node(op_type, inputs, given, domain=domain, outputs=[result], name=name)
+    converted = {key: _attribute(key, value) for key, value in (attributes or {}).items()}
+    node = oir.node(op_type, inputs, converted, domain=domain, outputs=[result], name=name)
     if of is not None:
         mark_origin(node, of)
     return node
@@ -713,9 +713,9 @@ def rename(model: Graph, tensors: Mapping[str, str], nodes: Mapping[str, str]) -
     order = {id(value): place for place, value in enumerate(graph.initializers.values())}
     for value in {id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_written(graph))}.values():
         value.name = tensors.get(str(value.name), value.name)
-    held = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
+    constants = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
     graph.initializers.clear()
-    graph.initializers.update({str(value.name): value for value in held})
+    graph.initializers.update({str(value.name): value for value in constants})
     for node in graph:
         node.name = nodes.get(str(node.name), node.name)
 
@@ -728,12 +728,12 @@ def _written(graph: oir.Graph) -> Iterator[Value]:
 def inner_names(model: Graph) -> set[str]:
     """Return the names of the tensors in the bodies of control flow, which may not be those of outer tensors."""
     bodies = [a.as_graph() for node in model.graph for a in node.attributes.values() if a.type.name == "GRAPH"]
-    found: set[str] = set()
+    inner: set[str] = set()
     while bodies:
         body = bodies.pop()
-        found |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_written(body))}
+        inner |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_written(body))}
         bodies += [a.as_graph() for node in body for a in node.attributes.values() if a.type.name == "GRAPH"]
-    return found
+    return inner
 
 
 def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as there

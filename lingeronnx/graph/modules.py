@@ -33,7 +33,7 @@ def called(node: str, module: str) -> str:
 def _scopes(text: str) -> Sequence[str]:
     """Return the modules around a node, the outermost first, from the list that the exporter wrote; it ends with it."""
     try:
-        found = ast.literal_eval(text) if text else []
+        scopes = ast.literal_eval(text) if text else []
     except (SyntaxError, ValueError):
         return []
-    return [str(scope) for scope in found[:-1] if scope] if isinstance(found, list) else []
+    return [str(scope) for scope in scopes[:-1] if scope] if isinstance(scopes, list) else []

@@ -127,11 +127,11 @@ def _write_both(proto: ModelProto, where: Path, beside: Path, operators: bool) -
 
 def _digest(proto: ModelProto) -> str:
     """Return 16 hexadecimal digits that say what `to_external` will move."""
-    found = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     for tensor in tensors(proto):
         if len(tensor.raw_data) >= _SMALL:
-            found.update(tensor.raw_data)
-    return found.hexdigest()
+            hasher.update(tensor.raw_data)
+    return hasher.hexdigest()
 
 
 def _remove_stale(where: Path, kept: Path) -> None:
@@ -225,16 +225,16 @@ def _check_tensor(tensor: TensorProto) -> None:
     unit = "bytes"
     if tensor.data_location == TensorProto.EXTERNAL:
         lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]
-        found, want = sum(lengths), _bytes(tensor.data_type, count)
+        size, want = sum(lengths), _bytes(tensor.data_type, count)
     elif kind == "STRING":
-        found, want, unit = len(tensor.string_data), count, "values"
+        size, want, unit = len(tensor.string_data), count, "values"
     elif tensor.raw_data:
-        found, want = len(tensor.raw_data), _bytes(tensor.data_type, count)
+        size, want = len(tensor.raw_data), _bytes(tensor.data_type, count)
     else:
-        found, want, unit = _typed(tensor, kind), count, "values"
-    if found != want:
+        size, want, unit = _typed(tensor, kind), count, "values"
+    if size != want:
         raise ModelError(
-            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {found} {unit}, not {want}; the file is "
+            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {size} {unit}, not {want}; the file is "
             "damaged, export it again"
         )
 
@@ -259,20 +259,20 @@ def _typed(tensor: TensorProto, kind: str) -> int:
 
 def _check_graph(graph: GraphProto, outer: set[str]) -> None:
     """Every tensor has one producer, every name that is read exists, nothing depends on itself."""
-    given = [value.name for value in graph.input]
-    if "" in given:
+    inputs = [value.name for value in graph.input]
+    if "" in inputs:
         raise ModelError("a graph input has no name")
     stored = {tensor.name for tensor in graph.initializer}
-    if double := _double(given) or _double([tensor.name for tensor in graph.initializer]):
+    if double := _double(inputs) or _double([tensor.name for tensor in graph.initializer]):
         raise ModelError(f"tensor '{double}' is defined twice; names must be unique, export the model again")
-    made: dict[str, NodeProto] = {}
+    producers: dict[str, NodeProto] = {}
     for node in graph.node:
         for name in filter(None, node.output):
-            if name in made or name in stored or name in given:
-                other = _place(made[name]) if name in made else "a graph input or initializer"
+            if name in producers or name in stored or name in inputs:
+                other = _place(producers[name]) if name in producers else "a graph input or initializer"
                 raise ModelError(f"{_place(node)}: tensor '{name}' is written by {other} too; names must be unique")
-            made[name] = node
-    known = outer | set(given) | stored | set(made)
+            producers[name] = node
+    known = outer | set(inputs) | stored | set(producers)
     for node in graph.node:
         for name in filter(None, node.input):
             if name not in known:
@@ -285,7 +285,7 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
     for value in graph.output:
         if value.name not in known:
             raise ModelError(f"graph output '{value.name}' is computed nowhere; the file is damaged")
-    _check_cycle(graph, made)
+    _check_cycle(graph, producers)
 
 
 def _check_cycle(graph: GraphProto, made: dict[str, NodeProto]) -> None:
@@ -311,8 +311,8 @@ def _check_cycle(graph: GraphProto, made: dict[str, NodeProto]) -> None:
 
 
 def _double(names: list[str]) -> str | None:
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+    met_names: set[str] = set()
+    return next((name for name in names if name in met_names or met_names.add(name)), None)  # type: ignore[func-returns-value]
 
 
 def _place(node: NodeProto) -> str:

@@ -62,11 +62,11 @@ def _check_node(node: NodeProto, opset: int, own: bool) -> None:
         raise ModelError(f"{place}: {len(node.input)} inputs and {len(node.output)} outputs are too many")
     if own:
         return
-    given = {attribute.name for attribute in node.attribute}
-    lost = [name for name, attribute in schema.attributes.items() if attribute.required and name not in given]
+    names = {attribute.name for attribute in node.attribute}
+    lost = [name for name, attribute in schema.attributes.items() if attribute.required and name not in names]
     if len(node.input) < schema.min_input or lost:
         raise ModelError(f"{place}: it lacks {lost[0] if lost else 'an input'} in opset {opset}")
-    if odd := given - set(schema.attributes):
+    if odd := names - set(schema.attributes):
         raise ModelError(f"{place}: opset {opset} has no attribute {min(odd)}")
 
 

@@ -69,8 +69,8 @@ def cut(model: ir.Graph) -> Tail | None:
         part.CopyFrom(whole)
         for field in (part.graph.node, part.graph.output, part.graph.initializer):
             del field[:]
-    known, held = _types(whole), {tensor.name: tensor for tensor in whole.graph.initializer}
-    entries = {value.name for value in whole.graph.input} - held.keys()
+    known, constants = _types(whole), {tensor.name: tensor for tensor in whole.graph.initializer}
+    entries = {value.name for value in whole.graph.input} - constants.keys()
     also = _before(whole.graph, why, behind, known)
     tail.graph.node.extend(node for node in whole.graph.node if node.name in why or node.name in also)
     body.graph.node.extend(node for node in whole.graph.node if node.name not in why)
@@ -81,7 +81,7 @@ def cut(model: ir.Graph) -> Tail | None:
     for part in (body, tail):
         used = {name for node in part.graph.node for name in _read(node)}
         used |= {value.name for value in whole.graph.output}
-        part.graph.initializer.extend(tensor for name, tensor in held.items() if name in used)
+        part.graph.initializer.extend(tensor for name, tensor in constants.items() if name in used)
     outputs = [value.name for value in whole.graph.output]
     body.graph.output.extend(known[name] for name in outputs if name not in behind)
     more = [name for name in reads if name not in outputs and name not in entries]
@@ -127,11 +127,11 @@ def with_tail(body: ir.Graph, tail: Tail) -> ir.Graph:
     whole.ir_version = max(whole.ir_version, min(rest.ir_version, _IR_VERSION))
     functions = {(f.domain, f.name) for f in whole.functions}
     whole.functions.extend(f for f in rest.functions if (f.domain, f.name) not in functions)
-    found = ir.from_proto(whole)
-    for value in found.graph.inputs:
+    joined = ir.from_proto(whole)
+    for value in joined.graph.inputs:
         if str(value.name) in tail.sizes:
             value.shape = ir.oir_shape(tail.sizes[str(value.name)])
-    return found
+    return joined
 
 
 def _nodes(model: ir.Graph) -> dict[str, str]:
@@ -140,8 +140,8 @@ def _nodes(model: ir.Graph) -> dict[str, str]:
     behind: set[ir.Value] = set()
     why: dict[str, str] = {}
     for node in model.graph:
-        given = list(_values(node))
-        if any(value in behind for value in given):
+        values = list(_values(node))
+        if any(value in behind for value in values):
             why[str(node.name)] = "it reads what has sizes that the data decide"
         elif not node.domain and _decided(node, data):
             why[str(node.name)] = "its sizes are decided by the data, and differ from sample to sample"
@@ -149,7 +149,7 @@ def _nodes(model: ir.Graph) -> dict[str, str]:
             why[str(node.name)] = f"nobody here knows the operator {ir.operator(node)}"
         if str(node.name) in why:
             behind.update(node.outputs)
-        if (node.domain or node.op_type not in operators.SIZES) and any(value in data for value in given):
+        if (node.domain or node.op_type not in operators.SIZES) and any(value in data for value in values):
             data.update(node.outputs)
     return why
 
@@ -209,18 +209,18 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
 def _before(graph: onnx.GraphProto, why: dict[str, str], behind: set[str], known: _Known) -> set[str]:
     """Return the nodes of the body that the tail computes for itself, from real numbers that have samples."""
     makers = {name: node for node in graph.node for name in node.output}
-    found: set[str] = set()
+    nodes: set[str] = set()
     waiting = [name for node in graph.node if node.name in why for name in _read(node)]
     while waiting:
         name = waiting.pop()
         node = makers.get(name)
-        if node is None or name in behind or node.name in found:
+        if node is None or name in behind or node.name in nodes:
             continue
         kind = known[name].type.tensor_type
         if kind.elem_type != onnx.TensorProto.FLOAT or (kind.HasField("shape") and not kind.shape.dim):
-            found.add(node.name)
+            nodes.add(node.name)
             waiting += _read(node)
-    return found
+    return nodes
 
 
 class _Known(dict[str, onnx.ValueInfoProto]):
@@ -240,8 +240,8 @@ def _types(whole: onnx.ModelProto) -> _Known:
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
-    found = {name for node in graph.node for name in (*node.input, *node.output) if name}
-    return found | {tensor.name for tensor in graph.initializer}
+    names = {name for node in graph.node for name in (*node.input, *node.output) if name}
+    return names | {tensor.name for tensor in graph.initializer}
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:

@@ -115,15 +115,15 @@ class Op:
 
     def violations(self, node: ir.Node, target: Target) -> list[Violation]:
         """Return the limits of `target` that `node` (float or integer) breaks."""
-        found = []
+        violations = []
         for constraint in self.limits(target):
             value = constraint(node, target)
             if value is not None:
                 rule, remedy = rule_text(constraint, target)
-                found.append(
+                violations.append(
                     Violation(str(node.name), ir.operator(node), ir.written_name(node), rule, str(value), remedy)
                 )
-        return found
+        return violations
 
 
 def fixed_batch(target: Sequence[int]) -> list[int]:

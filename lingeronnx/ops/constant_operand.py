@@ -140,13 +140,13 @@ class AddConstant(BinaryOp):
 
         if self.factor_is_constant:
             w = low.read(node, other)
-            given = [
+            parameters = [
                 low.constant(node, other, w, spread, f"{base}_factor"),
                 low.array(f"{base}_offset", np.zeros(count, np.int32)),
             ]
         else:
             w = Affine(2.0**_ONE)
-            given = [
+            parameters = [
                 low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
                 *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset"),
             ]
@@ -154,7 +154,7 @@ class AddConstant(BinaryOp):
         target = low.array(f"{base}_column_shape", np.array(column, np.int64))
         value = low.insert(formats.RESHAPE, node, "column", [value, target], {}, column, x)
         attrs = formats.BATCH_NORM2D.scales(x, w, o)
-        value = low.insert(formats.BATCH_NORM2D, node, "affine", [value, *given], attrs, column, o)
+        value = low.insert(formats.BATCH_NORM2D, node, "affine", [value, *parameters], attrs, column, o)
         back = low.array(f"{base}_shape", np.array(shape, np.int64))
         low.emit(formats.RESHAPE, node, [value, back], {})
 

@@ -263,9 +263,9 @@ class Affine:
 
     def integers(self, array: np.ndarray) -> np.ndarray:
         """Return reals of any shape as integers, in the smallest type that has them all (int64 above 32 bits)."""
-        held = _round(self.counts(array), self.rounding)
-        held += self.centre(array.ndim)
-        return np.clip(held, self.low, self.high, out=held).astype(self.dtype)
+        rounded = _round(self.counts(array), self.rounding)
+        rounded += self.centre(array.ndim)
+        return np.clip(rounded, self.low, self.high, out=rounded).astype(self.dtype)
 
     def real(self, integers: np.ndarray) -> np.ndarray:
         """Return the reals that integers of any shape stand for, float64."""
@@ -288,10 +288,10 @@ class Affine:
         """
         kind = np.float64 if self.bits > 20 else array.dtype
         factor, centre = np.asarray(self.broadcast(array.ndim), kind), self.centre(array.ndim)
-        held = _round(array * factor, self.rounding)
-        np.clip(held, self.low - centre, self.high - centre, out=held)
-        held /= factor
-        return held.astype(array.dtype, copy=False)
+        rounded = _round(array * factor, self.rounding)
+        np.clip(rounded, self.low - centre, self.high - centre, out=rounded)
+        rounded /= factor
+        return rounded.astype(array.dtype, copy=False)
 
     @property
     def dtype(self) -> np.dtype:

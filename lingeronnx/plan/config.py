@@ -44,12 +44,12 @@ class Override(BaseModel):
     @property
     def settings(self) -> dict[str, Any]:
         """What is set, by key; a percentile chooses that calibrator, too, where none is named."""
-        found = self.model_dump(exclude_none=True)
-        if "percentile" in found:
-            found.setdefault("calibrator", "percentile")
-        if found.get("out_bits", "float") != "float":
-            found["out_bits"] = int(found["out_bits"])
-        return found
+        settings = self.model_dump(exclude_none=True)
+        if "percentile" in settings:
+            settings.setdefault("calibrator", "percentile")
+        if settings.get("out_bits", "float") != "float":
+            settings["out_bits"] = int(settings["out_bits"])
+        return settings
 
 
 class QuantConfig(BaseModel):

@@ -45,11 +45,11 @@ def cut(graph: ir.Graph, plan: Plan, at: Collection[str]) -> tuple[ir.Graph, dic
         writes[str(last.name)] = name
         if name not in at:
             continue
-        given = ir.Value(name=_new(f"{name}_given", taken), shape=last.shape, type=last.type)
-        copy.graph.inputs.append(given)
-        reads[str(given.name)] = name
+        graph_input = ir.Value(name=_new(f"{name}_given", taken), shape=last.shape, type=last.type)
+        copy.graph.inputs.append(graph_input)
+        reads[str(graph_input.name)] = name
         for node, index in readers:
-            node.replace_input_with(index, given)
+            node.replace_input_with(index, graph_input)
     _round_weights(copy, plan.tensors)
     return copy, reads, {**{name: name for name in whole}, **writes}
 
@@ -58,7 +58,7 @@ def _round_tensors(
     model: ir.Graph, wanted: Mapping[str, Affine]
 ) -> dict[str, tuple[ir.Value, list[tuple[ir.Node, int]]]]:
     """Let all that reads a tensor of `wanted` read it rounded; return by name that tensor and what reads it."""
-    taken, found = ir.names(model), {}
+    taken, rounded = ir.names(model), {}
     for value in list(ir.values(model)):
         q = wanted.get(str(value.name))
         if q is None or value.const_value is not None:
@@ -72,8 +72,8 @@ def _round_tensors(
             model.graph.insert_after(maker, nodes)
         for node, index in readers:
             node.replace_input_with(index, nodes[-1].outputs[0])
-        found[str(value.name)] = nodes[-1].outputs[0], readers
-    return found
+        rounded[str(value.name)] = nodes[-1].outputs[0], readers
+    return rounded
 
 
 def _steps(model: ir.Graph, value: ir.Value, q: Affine, taken: set[str]) -> list[ir.Node]:
@@ -84,12 +84,12 @@ def _steps(model: ir.Graph, value: ir.Value, q: Affine, taken: set[str]) -> list
         ("Div", (scale,)),
     )  # fmt: skip
     for op_type, operands in steps:
-        held = [
+        constants = [
             ir.add_initializer(model, _new(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
             for operand in operands
         ]
         output = _new(f"{value.name}_rounded", taken)
-        nodes.append(ir.make_node(op_type, [last, *held], output=output, name=output, like=value))
+        nodes.append(ir.make_node(op_type, [last, *constants], output=output, name=output, like=value))
         last = nodes[-1].outputs[0]
     return nodes
 

@@ -114,23 +114,23 @@ def _check_first(body: Mapping[str, Any], where: str) -> None:
 
 def _entry(q: Affine) -> dict[str, object]:
     """Return the JSON of how a tensor is held; what is as it mostly is stands nowhere."""
-    found: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
+    entry: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
     if q.axis is not None:
-        found["axis"] = q.axis
+        entry["axis"] = q.axis
     if isinstance(q.granularity, PerGroup):
-        found["group_size"] = q.granularity.size
+        entry["group_size"] = q.granularity.size
     if q.shifted:
-        found["zero_point"] = q.zero_points.tolist()
-    return found
+        entry["zero_point"] = q.zero_points.tolist()
+    return entry
 
 
 def _affine(entry: Mapping[str, Any], where: str, name: str) -> Affine:
     """Read what `_entry` wrote; ConfigError for what holds no tensor."""
-    given, bits = entry["scale"], int(entry["bits"])
-    scales = np.asarray(given, np.float64)
+    scale, bits = entry["scale"], int(entry["bits"])
+    scales = np.asarray(scale, np.float64)
     if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):
         raise ConfigError(
-            f"{where}: tensor '{name}' has scale {given} and {bits} bits; a scale is a positive number, "
+            f"{where}: tensor '{name}' has scale {scale} and {bits} bits; a scale is a positive number, "
             "bits are 2 to 32"
         )
     axis = int(entry["axis"]) if "axis" in entry else None

@@ -39,15 +39,15 @@ class Difference:
     mean: float
 
 
-def differences(model: ir.Graph, found: StandardGraph, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
+def differences(model: ir.Graph, standard: StandardGraph, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
     """Return the differences between the integer graph `model` and what was written for it, in graph order."""
-    runner = FloatRunner(found.graph, set(found.integers.values()))
-    back = {held: name for name, held in found.integers.items()}
+    runner = FloatRunner(standard.graph, set(standard.integers.values()))
+    back = {integer_name: name for name, integer_name in standard.integers.items()}
     force = {back[name]: array for name, array, _ in runner.run(feeds)}
     rows = []
     for name, array, _ in Session(model).tensors(feeds, list(force), force):
         off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
-        form = found.formats[name]
+        form = standard.formats[name]
         rows.append(Difference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
     return rows
 
@@ -63,18 +63,18 @@ def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
             return None
         open_size = spec.batched and not spec.single
         size = [_SAMPLES if i == spec.axis and open_size else int(n or 1) for i, n in enumerate(shape)]
-        held = runner.inputs_held.get(spec.name)
+        q = runner.inputs_held.get(spec.name)
         if spec.dtype.kind != "f":
             feeds[spec.name] = np.zeros(size, spec.dtype)
-        elif held is None:
+        elif q is None:
             feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype)
         else:
-            spread = (held.high + 1) / _SIGMAS
-            feeds[spec.name] = (rng.standard_normal(size) * spread / held.scale).astype(spec.dtype)
+            spread = (q.high + 1) / _SIGMAS
+            feeds[spec.name] = (rng.standard_normal(size) * spread / q.scale).astype(spec.dtype)
     return feeds
 
 
-def lines(model: ir.Graph, found: StandardGraph, samples: Mapping[str, np.ndarray] | None = None) -> list[str]:
+def lines(model: ir.Graph, standard: StandardGraph, samples: Mapping[str, np.ndarray] | None = None) -> list[str]:
     """Return what a user should know: each operator that is computed in real numbers, and the worst of the others.
 
     samples : inputs; None: made-up ones.
@@ -83,7 +83,7 @@ def lines(model: ir.Graph, found: StandardGraph, samples: Mapping[str, np.ndarra
     if feeds is None:
         return ["not compared with the simulator: sizes of inputs are open"]
     try:
-        rows = differences(model, found, feeds)
+        rows = differences(model, standard, feeds)
     except ConfigError as error:
         return [f"not compared with the simulator: {error}"]
     on = "on calibration data" if samples else "on random inputs"

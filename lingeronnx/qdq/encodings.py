@@ -82,7 +82,7 @@ class Encodings:
         }
         nodes = {str(node.name): node for node in model.graph}
         known = values.keys() | constants.keys()
-        found: dict[str, Affine] = {}
+        by_tensor: dict[str, Affine] = {}
         refused: dict[str, str] = {}
         for entry in self.entries:
             name = _name(entry, nodes, known)
@@ -92,10 +92,10 @@ class Encodings:
                 if constants.get(name, 2) > 1:  # of a bias nothing is needed
                     refused.setdefault(name, entry.why)
             else:
-                found.setdefault(name, entry.grid)
-        if not found:
+                by_tensor.setdefault(name, entry.grid)
+        if not by_tensor:
             raise ConfigError(f"{self.where} ({self.tool}) has a scale for no tensor of this model; {_first(refused)}")
-        weights = {name: grid for name, grid in found.items() if name in constants}
+        weights = {name: grid for name, grid in by_tensor.items() if name in constants}
         layers = {
             str(node.name): tuple(
                 (weights[str(value.name)], array)
@@ -106,12 +106,12 @@ class Encodings:
         }
         return Read(
             model,
-            {name: grid for name, grid in found.items() if name not in constants},
+            {name: grid for name, grid in by_tensor.items() if name not in constants},
             weights,
             {name: grids for name, grids in layers.items() if grids},
             (),
             self.tool,
-            {name: why for name, why in refused.items() if name not in found},
+            {name: why for name, why in refused.items() if name not in by_tensor},
         )
 
 
@@ -179,13 +179,13 @@ class _File:
             self._damaged("", f"version {version!r} of AIMET's encodings", "0.4 to 0.6.1, 1.0.0 or 2.0.0")
         parts = ("encodings",) if kind[1] == "2.0" else ("activation_encodings", "param_encodings")
         for part in parts:
-            held = self.body.get(part, [])
+            entries = self.body.get(part, [])
             if kind[1] in ("1.0", "2.0"):
                 one = self._second if kind[1] == "2.0" else self._first
-                for entry in self._list(held, part):
+                for entry in self._list(entries, part):
                     one(self._text(entry, "name", part), entry)
             else:
-                for name, entry in self._dict(held, part).items():
+                for name, entry in self._dict(entries, part).items():
                     self._zeroth(name, [self._dict(e, name) for e in self._list(entry, name)])
         return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.where)
 
@@ -240,10 +240,10 @@ class _File:
         """Read what esp-ppq's exporters write beside a model."""
         values = self._dict(self.body["values"], "values")
         for node, configs in self._dict(self.body["configs"], "configs").items():
-            held = self._dict(configs, node)
-            for place, (name, config) in enumerate(held.items()):
+            entries = self._dict(configs, node)
+            for place, (name, config) in enumerate(entries.items()):
                 read = self._config(name, self._dict(config, name), values)
-                self._add(replace(read, node=node, place=place, many=len(held)))
+                self._add(replace(read, node=node, place=place, many=len(entries)))
         return Encodings("esp-ppq", tuple(self.entries), self.where)
 
     def _config(self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]) -> Encoding:

@@ -87,9 +87,9 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
     taken = ir.names(model)
 
     def name(what: str) -> str:
-        found = ir.free_name(f"{node.outputs[0].name}_{what}", taken)
-        taken.add(found)
-        return found
+        free_name = ir.free_name(f"{node.outputs[0].name}_{what}", taken)
+        taken.add(free_name)
+        return free_name
 
     def make(kind: str, inputs: list[ir.Value | None], what: str, **attributes: int) -> ir.Value:
         while inputs and inputs[-1] is None:

@@ -26,8 +26,8 @@ def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.No
             continue
         names, since = operators.INPUTS_SINCE.get(node.op_type, ((), 0))
         if since <= after and any(name in node.attributes for name in names):
-            given = [ir.attr(node, name) for name in names]
-            arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in given]
+            values = [ir.attr(node, name) for name in names]
+            arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in values]
             to_inputs(model, node, arrays, names)
         if node.op_type in operators.ROWS and before < 13 and node not in made:
             _row(model, node)

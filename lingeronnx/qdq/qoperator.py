@@ -45,28 +45,28 @@ def _behind(node: ir.Node, index: int) -> ir.Node | None:
 def _ahead(node: ir.Node) -> ir.Node | None:
     """Return the QuantizeLinear that alone reads the only output of `node`."""
     reader = ir.sole_consumer(node.outputs[0]) if len(node.outputs) == 1 else None
-    found = reader is not None and reader.op_type == "QuantizeLinear" and reader.inputs[0] is node.outputs[0]
-    return reader if found else None
+    quantizes = reader is not None and reader.op_type == "QuantizeLinear" and reader.inputs[0] is node.outputs[0]
+    return reader if quantizes else None
 
 
 def _product(model: ir.Graph, node: ir.Node) -> int:
     before, after = [_behind(node, index) for index in range(2)], _ahead(node)
     bias = _behind(node, 2)
-    if after is None or any(found is None for found in before) or (len(node.inputs) > 2 and bias is None):
+    if after is None or any(dequantize is None for dequantize in before) or (len(node.inputs) > 2 and bias is None):
         return 0
-    held = [found for found in before if found is not None]
-    kinds = [ir.source(found).dtype for found in held] + [after.outputs[0].dtype]
-    step = ir.const(held[0].inputs[1])
+    dequantizes = [dequantize for dequantize in before if dequantize is not None]
+    kinds = [ir.source(dequantize).dtype for dequantize in dequantizes] + [after.outputs[0].dtype]
+    step = ir.const(dequantizes[0].inputs[1])
     wide = any(kind not in _NARROW for kind in kinds)
-    if wide or step is None or step.size > 1 or any(len(found.inputs) < 3 for found in [*held, after]):
+    if wide or step is None or step.size > 1 or any(len(dequantize.inputs) < 3 for dequantize in [*dequantizes, after]):
         return 0
-    inputs: list[ir.Value | None] = [value for found in held for value in found.inputs[:3]]
+    inputs: list[ir.Value | None] = [value for dequantize in dequantizes for value in dequantize.inputs[:3]]
     inputs += after.inputs[1:3]
     if bias is not None:
         inputs.append(bias.inputs[0])
     attributes = {key: ir.attr(node, key) for key in node.attributes}
-    made = ir.make_node(_PRODUCTS[node.op_type], inputs, attributes, output="", of=node, like=after.outputs[0])
-    ir.replace(model, [node, after], [made])
+    product = ir.make_node(_PRODUCTS[node.op_type], inputs, attributes, output="", of=node, like=after.outputs[0])
+    ir.replace(model, [node, after], [product])
     return 1
 
 
@@ -82,6 +82,6 @@ def _move(model: ir.Graph, node: ir.Node) -> int:
         return 0
     integers, result = ir.source(before), after.outputs[0]
     attributes = {key: ir.attr(node, key) for key in node.attributes}
-    made = ir.make_node(node.op_type, [integers, *node.inputs[1:]], attributes, output="", of=node, like=result)
-    ir.replace(model, [node, after], [made])
+    moved = ir.make_node(node.op_type, [integers, *node.inputs[1:]], attributes, output="", of=node, like=result)
+    ir.replace(model, [node, after], [moved])
     return 1

@@ -194,10 +194,10 @@ class _Reader:
                 ends.append(ir.add_initializer(self.model, free, np.array(end, np.float32)))
         name = str(source.name)
         source.name = ir.fresh_name(self.model, f"{name}_sum")
-        made = ir.make_node(kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source)
-        self.model.graph.insert_before(node, made)
+        clip = ir.make_node(kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source)
+        self.model.graph.insert_before(node, clip)
         self.restored[kind] = self.restored.get(kind, 0) + 1
-        return made.outputs[0]
+        return clip.outputs[0]
 
     def _is_positive(self, value: ir.Value, depth: int = 8) -> bool:
         known = self.held.get(value)
@@ -260,11 +260,11 @@ class _Reader:
             return
         name = str(out.name)
         if real.is_graph_input() or real.is_graph_output():
-            made = ir.make_node("Identity", [real], output="", like=real)
+            identity = ir.make_node("Identity", [real], output="", like=real)
             node = ir.producer(out)
             assert node is not None
-            self.model.graph.insert_before(node, made)
-            real = made.outputs[0]
+            self.model.graph.insert_before(node, identity)
+            real = identity.outputs[0]
         out.name = ir.fresh_name(self.model, f"{name}_gone")
         ir.replace_readers(out, real)
         real.name, real.type = name, ir.TensorType(ir.DataType.FLOAT)
@@ -275,15 +275,15 @@ class _Reader:
         grid, step = self._grid(node, source.dtype)
         if not grid.single:
             raise ModelError(f"{_DQ} {node.name}: an input with {grid.scales.size} scales; one is read")
-        name, made = str(node.outputs[0].name), []
+        name, added = str(node.outputs[0].name), []
 
         def add(kind: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Value:
-            made.append(
+            added.append(
                 ir.make_node(
                     kind, inputs, attributes, output=ir.fresh_name(self.model, f"{name}_{what}"), of=node, what=what
                 )
             )
-            return made[-1].outputs[0]
+            return added[-1].outputs[0]
 
         def number(value: float, what: str) -> ir.Value:
             return ir.add_initializer(
@@ -295,17 +295,21 @@ class _Reader:
             value = add("Sub", [value, number(grid.zero_point, "zero")], "centred")
         value = add("Mul", [value, number(float(np.ravel(step)[0]), "step")], "real")
         value.shape, value.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
-        self.model.graph.insert_before(node, made)
+        self.model.graph.insert_before(node, added)
         ir.replace_readers(node.outputs[0], value)
         self.activations[value] = grid
 
     def _through(self, node: ir.Node) -> None:
         """Let a node that moves integers move the real numbers."""
-        found = [self.held[value] for value in node.inputs if value is not None and value in self.held]
-        grid = found[0][1]
+        inputs_held = [self.held[value] for value in node.inputs if value is not None and value in self.held]
+        grid = inputs_held[0][1]
         kind = node.op_type
         moves = kind in operators.MOVES or kind in ("MaxPool", "Resize")
-        if node.domain or not (moves or (kind == "Relu" and not grid.shifted)) or any(g != grid for _, g in found):
+        if (
+            node.domain
+            or not (moves or (kind == "Relu" and not grid.shifted))
+            or any(g != grid for _, g in inputs_held)
+        ):
             raise ModelError(f"{kind} {node.name}: it computes with integers; only what moves them is read")
         inputs = [self.held[v][0] if v is not None and v in self.held else v for v in node.inputs]
         moved = ir.node(kind, inputs, {}, num_outputs=len(node.outputs), name=node.name)
@@ -338,10 +342,10 @@ def held_in_file(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, si
     )
 
 
-def _real(held: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
+def _real(q: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return what DequantizeLinear gives for integers, float32; step : the y_scale that stands in the file."""
-    off = integers.astype(np.int64) - held.centre(integers.ndim)
-    steps = held.changed(np.ravel(step) if held.axis is not None else np.ravel(step)[0]).broadcast(integers.ndim)
+    off = integers.astype(np.int64) - q.centre(integers.ndim)
+    steps = q.changed(np.ravel(step) if q.axis is not None else np.ravel(step)[0]).broadcast(integers.ndim)
     return np.asarray(off.astype(np.float32) * np.asarray(steps, np.float32))
 
 

@@ -145,18 +145,18 @@ class _Writer:
         for index in form.operands(node):
             self._enter(node.inputs[index], told.get(index))
         inputs = [None if value is None else self.held.get(value) for value in node.inputs]
-        read = [told.get(i) if found is None else found.q for i, found in enumerate(inputs)]
+        read = [told.get(i) if standard is None else standard.q for i, standard in enumerate(inputs)]
         bound = Bound(
             node, attrs, consts, self.side.arithmetic(form, node), [self._shape(value) for value in node.inputs],
             source_types=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
         )  # fmt: skip
         real = Reals(self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken)
-        found = form.meaning(real)
+        standard = form.meaning(real)
         self.opset = max(self.opset, real.opset)
-        fresh = {value for made in real.nodes for value in made.outputs}
+        fresh = {value for new_node in real.nodes for value in new_node.outputs}
         widths = form.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
         out = form.out_scales(bound, [None if f is None else f.q for f in inputs])
-        for index, (old, new) in enumerate(zip(node.outputs, found, strict=False)):
+        for index, (old, new) in enumerate(zip(node.outputs, standard, strict=False)):
             if not old.name or not (old.uses() or old.is_graph_output()):
                 continue
             bits = 32 if index and old.dtype == ir.DataType.INT32 else widths
@@ -210,34 +210,36 @@ class _Writer:
             self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
             self.held[old] = _HeldTensor(new, q)
             return []
-        kind, made = held_type(bits), []
+        kind, added = held_type(bits), []
         if kind.bitwidth != bits:
             ends = [real.constant(np.float32(end), what) for end, what in zip(q.ends, ("least", "most"), strict=True)]
-            made.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
-            new = made[-1].outputs[0]
+            added.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
+            new = added[-1].outputs[0]
         step = real.step(name, q.scale)
         zero = real.zero(kind, zero_point=q.zero_point)
         self.opset = max(self.opset, real.opset)
-        held = name if old.is_graph_output() else self._name(f"{name}_quantized")
-        made.append(ir.make_node("QuantizeLinear", [new, step, *zero], output=held, name=f"{name}_QuantizeLinear"))
-        integers = made[-1].outputs[0]
+        integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
+        added.append(
+            ir.make_node("QuantizeLinear", [new, step, *zero], output=integer_name, name=f"{name}_QuantizeLinear")
+        )
+        integers = added[-1].outputs[0]
         integers.shape, integers.type = old.shape, ir.TensorType(kind)
         back = self._name(f"{name}_dequantized")
-        made.append(
+        added.append(
             ir.make_node("DequantizeLinear", [integers, step, *zero], output=back, name=f"{name}_DequantizeLinear")
         )
-        made[-1].outputs[0].shape, made[-1].outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
-        self.held[old] = _HeldTensor(made[-1].outputs[0], q)
-        self.integers[name] = held
+        added[-1].outputs[0].shape, added[-1].outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
+        self.held[old] = _HeldTensor(added[-1].outputs[0], q)
+        self.integers[name] = integer_name
         if old.is_graph_output():
             outputs = self.model.graph.outputs
             outputs[list(outputs).index(old)] = integers
-        return made
+        return added
 
     def _name(self, base: str) -> str:
-        found = ir.free_name(base, self.taken)
-        self.taken.add(found)
-        return found
+        free = ir.free_name(base, self.taken)
+        self.taken.add(free)
+        return free
 
 
 def _told(model: ir.Graph, name: str, scale: float | Sequence[float]) -> bool:

@@ -58,7 +58,7 @@ def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
 
 
 def _find_types(view: GraphView) -> list[RepairFinding]:
-    found = []
+    findings = []
     for what, value, right in _wrong_types(view):
         before, after = _name(value.type.tensor_type.elem_type), _name(right)
         edit = Edit(
@@ -70,7 +70,7 @@ def _find_types(view: GraphView) -> list[RepairFinding]:
             after=after,
             apply=partial(_retype, value, right),
         )
-        found.append(
+        findings.append(
             RepairFinding(
                 "types",
                 f"{what} '{value.name}' is declared {before}, it is {after}",
@@ -80,7 +80,7 @@ def _find_types(view: GraphView) -> list[RepairFinding]:
                 edits=(edit,),
             )
         )
-    return found
+    return findings
 
 
 def _retype(value: ValueInfoProto, elem: int) -> None:
@@ -117,19 +117,19 @@ def _of(kinds: Kinds, scope: Scope, name: str) -> Kind:
 
 
 def _find_notes(view: GraphView) -> list[RepairFinding]:
-    found = []
+    findings = []
     for scope, value, what, right in _stale(view):
         if right:
             action, text, apply = "retype", f"'{value.name}' is noted as {_name(right)}", partial(_retype, value, right)
         else:
             action, text, apply = "drop", f"the note on '{value.name}'", partial(_drop, scope.graph, value)
         edit = Edit("value_info", action, text, tensor=value.name, apply=apply)
-        found.append(
+        findings.append(
             RepairFinding(
                 "value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name, edits=(edit,)
             )
         )
-    return found
+    return findings
 
 
 def _drop(graph: GraphProto, value: ValueInfoProto) -> None:

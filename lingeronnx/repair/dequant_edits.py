@@ -339,8 +339,8 @@ class EditPlan:
     def _rename_source(self, source: TensorView, before: str, name: str) -> None:
         """Give `source` another name, for those too who came to read it just now."""
         for proto in (*(node.proto for node in self.view.nodes), *self.new):
-            for index, given in enumerate(proto.input):
-                if given == before:
+            for index, graph_input in enumerate(proto.input):
+                if graph_input == before:
                     proto.input[index] = name
         assert source.writer is not None
         source.writer.proto.output[source.index] = name

@@ -32,18 +32,18 @@ def _find(view: GraphView) -> list[RepairFinding]:
     kinds = kinship.kinds
     plan = EditPlan(view)
     stays = plan.taken - {owner for owner, _ in plan.edits}  # as it is, for other readers: the Dequants behind are told
-    found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why and node not in stays]
-    found += [
+    findings = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why and node not in stays]
+    findings += [
         RepairFinding(NAME, "has no input", node.label, level="fatal")
         for node in view.order
         if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
     ]
     for tensor, reads in kinds.reals.items():
-        found += _missing(tensor, reads, kinds, plan)
+        findings += _missing(tensor, reads, kinds, plan)
     for read, tensor in kinds.faults:
         if (fault := _fault(read, tensor, kinds)) is not None:
-            found.append(fault)
-    return found + _mismatches(view, kinds)
+            findings.append(fault)
+    return findings + _mismatches(view, kinds)
 
 
 def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> RepairFinding:
@@ -76,7 +76,7 @@ def _judged(node: NodeView, kinds: Kinds, kinship: Kinship, plan: EditPlan) -> R
 def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan: EditPlan) -> list[RepairFinding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
     kind, scale = kinds.of[tensor], known_scale(tensor, kinds)
-    found = []
+    findings = []
     for read in reads:
         if scale is not None and (named_tensor(read) is not tensor or dequant_before(tensor, kinds) is not None):
             continue  # there is a Dequant on the way, whose fault is told
@@ -88,7 +88,7 @@ def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan
             text = f"needs a Dequant of '{tensor.name}', {kind.text}, whose scale is said nowhere"
         elif read.output is not None and tensor.entry is not None:
             text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
-        found.append(
+        findings.append(
             RepairFinding(
                 NAME,
                 text,
@@ -99,7 +99,7 @@ def _missing(tensor: TensorView, reads: Sequence[TensorRead], kinds: Kinds, plan
                 edits=plan.of(read),
             )
         )
-    return found
+    return findings
 
 
 def _fault(read: TensorRead, tensor: TensorView, kinds: Kinds) -> RepairFinding | None:
@@ -117,7 +117,7 @@ def _fault(read: TensorRead, tensor: TensorView, kinds: Kinds) -> RepairFinding 
 
 def _mismatches(view: GraphView, kinds: Kinds) -> list[RepairFinding]:
     """Return the integer operators whose attribute says another scale than their input has: the producer's counts."""
-    found = []
+    findings = []
     for node in view.order:
         if not is_quantized(node) or is_dequant(node):
             continue
@@ -128,8 +128,8 @@ def _mismatches(view: GraphView, kinds: Kinds) -> list[RepairFinding]:
             own = kinds.of.get(source, MISSING).scale if source is not None else None
             if source is not None and index in scales and is_scale(own) and not same_scale(scales[index], own):
                 text = f"reads '{source.name}' at scale {number(scales[index])}, its producer says {number(own)}"
-                found.append(RepairFinding(NAME, text, node.label, source.name, scales[index], own, "note"))
-    return found
+                findings.append(RepairFinding(NAME, text, node.label, source.name, scales[index], own, "note"))
+    return findings
 
 
 DEQUANTS = Repair(NAME, _find)

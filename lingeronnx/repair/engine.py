@@ -103,9 +103,9 @@ def repair(model: ModelProto) -> RepairReport:
     onnxfile.check_texts(model)
     report, view = RepairReport(), GraphView(model)
     for step in REPAIRS:
-        found = step.find(view)
-        report.findings += found
-        if done := mend(view, found):
+        findings = step.find(view)
+        report.findings += findings
+        if done := mend(view, findings):
             report.edits += done
             view = GraphView(model)
         if step in _SKELETON and report.fatal:

@@ -198,8 +198,8 @@ class Kinship:
             return Kind("integer", None, width)
         before = [Affine(kind.scale) if kind.integer and kind.scale else None for kind in kinds]
         try:
-            held = form.out_scale(attrs, before)
-            scale = None if held is None else held.scale
+            q = form.out_scale(attrs, before)
+            scale = None if q is None else q.scale
         except (LingerOnnxError, KeyError, TypeError, ValueError, OverflowError):
             scale = None
         return Kind("integer", scale if is_scale(scale) else None, width)
@@ -228,8 +228,8 @@ class Kinship:
             return Kind("other", elem=TensorProto.INT32)
         bound = Bound(plain(node), dict(attrs), {}, how)
         try:
-            held = form.out_scales(bound, [None] * len(node.inputs))[index]
-            scale = None if held is None else held.scale
+            q = form.out_scales(bound, [None] * len(node.inputs))[index]
+            scale = None if q is None else q.scale
         except (LingerOnnxError, KeyError, TypeError, ValueError, IndexError):
             scale = None
         if scale is None or not is_scale(scale):  # packed by the executor: no plain tensor
@@ -241,16 +241,16 @@ class Kinship:
     @cached_property
     def kinds(self) -> Kinds:
         """Return what every tensor is, and what is wrong."""
-        found = Kinds()
+        kinds = Kinds()
         for tensor, kind in self.roots.items():
             if tensor.writer is None or tensor.constant is not None:
-                found.of[tensor] = kind
+                kinds.of[tensor] = kind
         for node in self.view.order:
-            self._judge(node, found)
+            self._judge(node, kinds)
         for scope in self.view.scopes:
             for index, value in enumerate(scope.graph.output):
-                self._leave(TensorRead(None, index, value, scope), found)
-        return found
+                self._leave(TensorRead(None, index, value, scope), kinds)
+        return kinds
 
     def _judge(self, node: NodeView, found: Kinds) -> None:
         source = [None if t is None else found.origin(t) for t in node.inputs]
@@ -279,32 +279,32 @@ class Kinship:
             found.of[tensor] = FLOAT if is_lazy(node) and kind.integer and not moving else kind
 
     def _judge_dequant(
-        self, node: NodeView, source: TensorView | None, kind: Kind, result: TensorView, found: Kinds
+        self, node: NodeView, source: TensorView | None, kind: Kind, result: TensorView, kinds: Kinds
     ) -> None:
         scale, wants = node.attributes.get("scale_o"), self.wanted(result)
         if source is None:
-            found.of[result] = MISSING
+            kinds.of[result] = MISSING
             return
         if kind.what == "missing":  # not its fault
-            found.kept.add(node)
-            found.of[result] = FLOAT
+            kinds.kept.add(node)
+            kinds.of[result] = FLOAT
             return
         if (
             kind.integer
             and not wants.integers
             and (same_scale(scale, kind.scale) or (kind.scale is None and is_scale(scale)))
         ):
-            found.kept.add(node)
-            found.of[result] = FLOAT
+            kinds.kept.add(node)
+            kinds.of[result] = FLOAT
             return
         if kind.integer and wants.integers:
-            found.why[node] = "misplaced"
+            kinds.why[node] = "misplaced"
         elif kind.integer:
-            found.why[node] = "scale"
+            kinds.why[node] = "scale"
         else:
-            found.why[node] = "double" if kind.what == "real" else "index"
-        found.of[result] = kind
-        found.source[result] = source
+            kinds.why[node] = "double" if kind.what == "real" else "index"
+        kinds.of[result] = kind
+        kinds.source[result] = source
 
     def _integer_here(self, result: TensorView, kind: Kind) -> bool:
         """Whether a lazy node whose data are of `kind` hands on integers: somebody behind needs them."""
@@ -313,21 +313,21 @@ class Kinship:
         wants = self.wanted(result)
         return bool(wants.integers) or any(same_scale(scale, kind.scale) for scale in wants.dequants)
 
-    def _leave(self, read: TensorRead, found: Kinds) -> None:
+    def _leave(self, read: TensorRead, kinds: Kinds) -> None:
         """Note a graph output that hands out integers: the main graph's never do, a branch's where the If does not."""
         assert read.scope is not None
         assert read.output is not None
         tensor = read.scope.find(read.output.name)
         if tensor is None:
             return
-        source, owner = found.origin(tensor), read.scope.owner
-        if not found.of.get(source, MISSING).integer:
+        source, owner = kinds.origin(tensor), read.scope.owner
+        if not kinds.of.get(source, MISSING).integer:
             return
         if owner is not None and owner.proto.op_type == "If":
             result = owner.outputs[read.index] if read.index < len(owner.outputs) else None
-            if result is not None and found.of.get(result, MISSING).integer:
+            if result is not None and kinds.of.get(result, MISSING).integer:
                 return
-        found.reals.setdefault(source, []).append(read)
+        kinds.reals.setdefault(source, []).append(read)
 
 
 def branch_results(node: NodeView, index: int) -> list[TensorView]:

@@ -26,21 +26,21 @@ _TRIALS = 200  # of shapes; beyond, every tensor that fits by kind and scale cou
 
 
 def _find(view: GraphView) -> list[RepairFinding]:
-    found = []
+    findings = []
     for tensor, fitting, why in _matches(view):
         reader = tensor.reads[0].where if tensor.reads else "nobody"
         if len(fitting) == 1 and not why:
             text = f"reads '{tensor.name}', which nobody writes; only '{fitting[0].name}' fits, which nobody reads"
             if tensor.reads[0].node is None:
                 text = text.replace("reads", "hands out", 1)
-            found.append(RepairFinding(_NAME, text, reader, tensor.name, edits=(_edit(view, tensor, fitting[0]),)))
+            findings.append(RepairFinding(_NAME, text, reader, tensor.name, edits=(_edit(view, tensor, fitting[0]),)))
             continue
         several = ", ".join(f"'{t.name}'" for t in fitting[:4]) + (" ..." if len(fitting) > 4 else "")
         reason = why or (f"{several} would fit alike" if fitting else _nothing(view, tensor))
         verb = "reads" if tensor.reads and tensor.reads[0].node is not None else "hands out"
         text = f"{verb} '{tensor.name}', which nobody writes; {reason}"
-        found.append(RepairFinding(_NAME, text, reader, tensor.name, level="fatal"))
-    return found
+        findings.append(RepairFinding(_NAME, text, reader, tensor.name, level="fatal"))
+    return findings
 
 
 def _nothing(view: GraphView, tensor: TensorView) -> str:
@@ -85,13 +85,15 @@ def _matches(view: GraphView) -> Iterator[tuple[TensorView, list[TensorView], st
     fits = {tensor: [c for c in unused if _fits(kinship, tensor, c)] for tensor in view.missing}
     if sum(map(len, fits.values())) <= _TRIALS:
         before = conflicts(view.model, view)
-        fits = {tensor: [c for c in found if _sized(view, tensor, c, before)] for tensor, found in fits.items()}
-    for tensor, found in fits.items():
-        rivals = [t for t, others in fits.items() if t is not tensor and found == others]
+        fits = {
+            tensor: [c for c in candidates if _sized(view, tensor, c, before)] for tensor, candidates in fits.items()
+        }
+    for tensor, candidates in fits.items():
+        rivals = [t for t, others in fits.items() if t is not tensor and candidates == others]
         why = ""
-        if len(found) == 1 and rivals:
-            why = f"'{found[0].name}' fits, but '{rivals[0].name}' is lost as well and it fits there too"
-        yield tensor, found, why
+        if len(candidates) == 1 and rivals:
+            why = f"'{candidates[0].name}' fits, but '{rivals[0].name}' is lost as well and it fits there too"
+        yield tensor, candidates, why
 
 
 def _fits(kinship: Kinship, tensor: TensorView, candidate: TensorView) -> bool:
@@ -132,15 +134,15 @@ def _takes(read: TensorRead, kind: Kind, roots: Mapping[TensorView, Kind]) -> bo
 def _leads_to(candidate: TensorView, lost: TensorView) -> bool:
     """Whether the writer of `candidate` needs what `lost` stands for: the edge would close a cycle."""
     readers = {read.node for read in lost.reads if read.node is not None}
-    seen: set[NodeView] = set()
+    visited: set[NodeView] = set()
     stack = [candidate.writer]
     while stack:
         node = stack.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
         if node in readers:
             return True
-        seen.add(node)
+        visited.add(node)
         stack += [t.writer for t in node.inputs if t is not None]
         stack += [t.writer for below in node.scopes for inner in below.nodes for t in inner.inputs if t is not None]
     return False

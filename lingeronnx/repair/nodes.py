@@ -107,12 +107,12 @@ class Wants:
 
     def scales(self) -> list[float]:
         """Return the different scales that integer operators read, or where there is none, that Dequants have."""
-        found: list[float] = []
-        given: list[float | None] = [s for s, _, _ in self.integers] or self.dequants
-        for scale in given:
-            if is_scale(scale) and not any(same_scale(scale, other) for other in found):
-                found.append(float(scale))
-        return found
+        scales: list[float] = []
+        wanted: list[float | None] = [s for s, _, _ in self.integers] or self.dequants
+        for scale in wanted:
+            if is_scale(scale) and not any(same_scale(scale, other) for other in scales):
+                scales.append(float(scale))
+        return scales
 
 
 def joined(kinds: Sequence[Kind]) -> Kind:
@@ -207,12 +207,12 @@ def data(node: NodeView) -> list[int]:
 def current(node: NodeView) -> dict[str, Any]:
     """Return the attributes of an integer node by their current names, with defaults; None for missing ones."""
     form = operator(node)
-    given = {_LEGACY.get(name, name): value for name, value in node.attributes.items()}
-    if form is GATHER and "scale_w" in given:  # the table's scale, which it hands on
-        given.setdefault("scale_x", given["scale_w"])
+    stated = {_LEGACY.get(name, name): value for name, value in node.attributes.items()}
+    if form is GATHER and "scale_w" in stated:  # the table's scale, which it hands on
+        stated.setdefault("scale_x", stated["scale_w"])
     for spec in form.attributes if form is not None else ():
-        given.setdefault(spec.name, None if spec.required else spec.default)
-    return given
+        stated.setdefault(spec.name, None if spec.required else spec.default)
+    return stated
 
 
 def positions(node: NodeView) -> list[int]:
@@ -245,8 +245,10 @@ def plain(node: NodeView) -> Any:  # noqa: ANN401 - in the place of an ir.Node
     def value(tensor: TensorView | None) -> SimpleNamespace | None:
         if tensor is None:
             return None
-        held = None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
-        return SimpleNamespace(name=tensor.name, const_value=held, is_graph_input=lambda: False, producer=lambda: None)
+        constant = None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
+        return SimpleNamespace(
+            name=tensor.name, const_value=constant, is_graph_input=lambda: False, producer=lambda: None
+        )
 
     return SimpleNamespace(
         op_type=node.proto.op_type,
@@ -260,15 +262,15 @@ def plain(node: NodeView) -> Any:  # noqa: ANN401 - in the place of an ir.Node
 def scales_read(node: NodeView) -> dict[int, float]:
     """Return the scale at which an integer node reads each input, where an attribute says so."""
     form, attrs = operator(node), current(node)
-    found: dict[int, Attribute] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
+    by_input: dict[int, Attribute] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
     for name, value in attrs.items():
         if name.startswith("scale_x_") and name[8:].isdigit():
-            found[int(name[8:])] = value
+            by_input[int(name[8:])] = value
     if form is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
         # Where a scale is missing nothing is said.
         with contextlib.suppress(LingerOnnxError, KeyError, TypeError, ValueError):
-            found.update({index: held.scale for index, held in form.read_scales(attrs).items()})
-    return {index: float(scale) for index, scale in found.items() if is_scale(scale)}
+            by_input.update({index: q.scale for index, q in form.read_scales(attrs).items()})
+    return {index: float(scale) for index, scale in by_input.items() if is_scale(scale)}
 
 
 def takes_reals(node: NodeView, index: int, others: Sequence[Kind]) -> bool:

@@ -123,8 +123,8 @@ def _scale(edit: Edit) -> str:
 
 def _plain(value: object, names: Sequence[str]) -> dict[str, object]:
     """Return some fields by name; JSON knows no infinities."""
-    held = {name: getattr(value, name) for name in names}
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in held.items()}
+    fields = {name: getattr(value, name) for name in names}
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 def number(value: object) -> str:

@@ -43,12 +43,12 @@ def infer(model: ModelProto) -> Sizes:
     except Exception:  # inference gives up on what is damaged too badly: then nothing is known
         return {}
     graph = done.graph
-    found: Sizes = {t.name: (t.data_type, tuple(int(d) for d in t.dims)) for t in graph.initializer}
+    sizes: Sizes = {t.name: (t.data_type, tuple(int(d) for d in t.dims)) for t in graph.initializer}
     for value in (*graph.value_info, *graph.input, *graph.output):
         known = value.type.tensor_type
         if value.type.HasField("tensor_type"):
-            found.setdefault(value.name, (known.elem_type, dims_of(value)))
-    return found
+            sizes.setdefault(value.name, (known.elem_type, dims_of(value)))
+    return sizes
 
 
 def _skeleton(model: ModelProto) -> ModelProto:
@@ -99,15 +99,17 @@ def conflicts(model: ModelProto, view: GraphView, lost: Sequence[ValueInfoProto]
     lost : what the file says of tensors that nobody writes, under the names they are read by now
     """
     sizes = infer(model)
-    found = set(_strict(model))
+    conflicting = set(_strict(model))
     for value in (*model.graph.output, *lost):
         have = sizes.get(value.name, (0, None))[1]
         if differ(dims_of(value), have):
-            found.add(f"'{value.name}' should be {_text(dims_of(value))}")
+            conflicting.add(f"'{value.name}' should be {_text(dims_of(value))}")
     for node in view.main.nodes:
         shapes = [sizes.get(name, (0, None))[1] for name in node.proto.input]
-        found.update(f"{node.label}: {what}" for what in _misfits(node.proto, shapes, sizes, _operator_name(node)))
-    return found
+        conflicting.update(
+            f"{node.label}: {what}" for what in _misfits(node.proto, shapes, sizes, _operator_name(node))
+        )
+    return conflicting
 
 
 def _operator_name(node: NodeView) -> str:

@@ -25,7 +25,7 @@ __all__ = ["DUPLICATES", "IDENTITIES", "ORDER"]
 
 
 def _find_duplicates(view: GraphView) -> list[RepairFinding]:
-    found = []
+    findings = []
     for scope in view.scopes:
         graph = scope.graph
         for node, first in _rewritten(graph):
@@ -42,16 +42,16 @@ def _find_duplicates(view: GraphView) -> list[RepairFinding]:
                     )
                 )
             text += ", which does the same" if same else "; it is not clear which of them is meant"
-            found.append(
+            findings.append(
                 RepairFinding(
                     "duplicates", text, label(node), shared[0], level="wrong" if same else "fatal", edits=edits
                 )
             )
         for name in _written_and_given(graph):
             text = f"'{name}' is written by a node and is a graph input or initializer; it is not clear which is meant"
-            found.append(RepairFinding("duplicates", text, tensor=name, level="fatal"))
-        found += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
-    return found + _find_namesakes(view)
+            findings.append(RepairFinding("duplicates", text, tensor=name, level="fatal"))
+        findings += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
+    return findings + _find_namesakes(view)
 
 
 def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> RepairFinding:
@@ -76,7 +76,7 @@ def _list_once(graph: GraphProto, kind: str, name: str) -> None:
 def _find_namesakes(view: GraphView) -> list[RepairFinding]:
     gone = [node for scope in view.scopes for node, first in _rewritten(scope.graph) if _same(first, node)]
     taken = {node.proto.name for node in view.nodes if not any(node.proto is copy for copy in gone)}
-    found, count = [], Counter[str]()
+    findings, count = [], Counter[str]()
     for proto, name in _namesakes(view):
         count[name] += 1
         new = fresh_name(name, taken, count[name])
@@ -88,8 +88,10 @@ def _find_namesakes(view: GraphView) -> list[RepairFinding]:
             name,
             apply=partial(_call, proto, new),
         )
-        found.append(RepairFinding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,)))
-    return found
+        findings.append(
+            RepairFinding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,))
+        )
+    return findings
 
 
 def _call(proto: NodeProto, name: str) -> None:
@@ -98,9 +100,9 @@ def _call(proto: NodeProto, name: str) -> None:
 
 def _rewritten(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Yield (node, the node before it that writes the same tensor)."""
-    seen: dict[str, NodeProto] = {}
+    writers: dict[str, NodeProto] = {}
     for node in graph.node:
-        first = next((seen[name] for name in node.output if name in seen), None)
+        first = next((writers[name] for name in node.output if name in writers), None)
         if first is not None:
             yield node, first
         own: set[str] = set()
@@ -109,7 +111,7 @@ def _rewritten(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
                 yield node, node
             own.add(name)
             if name:
-                seen.setdefault(name, node)
+                writers.setdefault(name, node)
 
 
 def _same(first: NodeProto, second: NodeProto) -> bool:
@@ -129,33 +131,33 @@ def _same(first: NodeProto, second: NodeProto) -> bool:
 
 
 def _written_and_given(graph: GraphProto) -> list[str]:
-    given = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    return sorted({name for node in graph.node for name in node.output if name and name in given})
+    sources = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    return sorted({name for node in graph.node for name in node.output if name and name in sources})
 
 
 def _listed_twice(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
-    found = []
+    twice = []
     lists = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}
     for kind, values in lists.items():
         groups: dict[str, list[ValueInfoProto]] = {}
         for value in values:
             groups.setdefault(value.name, []).append(value)
-        found += [(kind, entries) for entries in groups.values() if len(entries) > 1]
-    return found
+        twice += [(kind, entries) for entries in groups.values() if len(entries) > 1]
+    return twice
 
 
 def _namesakes(view: GraphView) -> list[tuple[NodeProto, str]]:
     """Return the nodes of the main graph whose name an earlier one has; copies that are removed do not count."""
     gone = [node for node, first in _rewritten(view.main.graph) if _same(first, node)]
-    seen: set[str] = set()
-    found = []
+    names: set[str] = set()
+    namesakes = []
     for node in view.main.graph.node:
         if not node.name or any(node is copy for copy in gone):
             continue
-        if node.name in seen:
-            found.append((node, node.name))
-        seen.add(node.name)
-    return found
+        if node.name in names:
+            namesakes.append((node, node.name))
+        names.add(node.name)
+    return namesakes
 
 
 # ---- order ---------------------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
     if view.cycle is not None:
         text = "it depends on its own output; it is not clear where to cut the cycle"
         return [RepairFinding("order", text, view.cycle.label, level="fatal")]
-    found = []
+    findings = []
     for number, scope in enumerate(view.scopes):
         early = _too_early(scope.nodes)
         if early:
@@ -180,8 +182,8 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
                 apply=partial(_sort, scope),
                 rank=-number,
             )  # inner ones first: an outer graph holds copies then
-            found.append(RepairFinding("order", text, node.label, tensor.name, edits=(edit,)))
-    return found
+            findings.append(RepairFinding("order", text, node.label, tensor.name, edits=(edit,)))
+    return findings
 
 
 def _sort(scope: Scope) -> None:
@@ -209,12 +211,12 @@ def _find_identities(view: GraphView) -> list[RepairFinding]:
     readers: dict[
         TensorView, list[TensorRead]
     ] = {}  # of what stands at the beginning of each chain, once the chain is gone
-    found: dict[NodeView, RepairFinding] = {}
+    findings: dict[NodeView, RepairFinding] = {}
     for node in inside:
         end = _end(_result(node), gone)
         readers.setdefault(end, []).extend(_result(node).reads)
         text = f"{node.label}; its readers read '{end.name}'"
-        found[node] = _identity(node, text, partial(_pass_by, node, end), rank=0)
+        findings[node] = _identity(node, text, partial(_pass_by, node, end), rank=0)
     named: set[TensorView] = set()
     for node in going:
         end, result = _end(_first(node), gone), _result(node)
@@ -223,8 +225,8 @@ def _find_identities(view: GraphView) -> list[RepairFinding]:
         named.add(end)
         reads = [*end.reads, *readers.get(end, ()), *result.reads]
         text = f"{node.label}; '{end.name}' takes the name '{result.name}'"
-        found[node] = _identity(node, text, partial(_hand_over, view, node, end, reads), rank=1)
-    return [found[node] for node in going if node in found]
+        findings[node] = _identity(node, text, partial(_hand_over, view, node, end, reads), rank=1)
+    return [findings[node] for node in going if node in findings]
 
 
 def _identity(node: NodeView, text: str, apply: Callable[[], None], rank: int) -> RepairFinding:
@@ -263,7 +265,7 @@ def _identities(view: GraphView) -> list[NodeView]:
     graph input, an initializer or another output stays for good.
     """
     kinds = Kinship.of(view).kinds
-    found = []
+    identities = []
     for node in view.main.nodes:
         source = node.inputs[0] if len(node.inputs) == 1 else None
         result = node.outputs[0] if len(node.outputs) == 1 else None
@@ -275,8 +277,8 @@ def _identities(view: GraphView) -> list[NodeView]:
             kind = kinds.of.get(result)
             if not _renamable(view, source) or (kind is not None and kind.integer and not is_dequant(source.writer)):
                 continue
-        found.append(node)
-    return found
+        identities.append(node)
+    return identities
 
 
 def _renamable(view: GraphView, tensor: TensorView) -> bool:

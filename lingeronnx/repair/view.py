@@ -149,16 +149,16 @@ class GraphView:
         for value in graph.input:
             tensors.setdefault(value.name, TensorView(value.name, scope, entry=value))
         for constant in graph.initializer:
-            held = tensors.setdefault(constant.name, TensorView(constant.name, scope))
-            held.constant = constant.data_type
+            tensor = tensors.setdefault(constant.name, TensorView(constant.name, scope))
+            tensor.constant = constant.data_type
         for proto in graph.node:
             node = NodeView(proto, scope)
             scope.nodes.append(node)
             for index, name in enumerate(proto.output):
-                made = tensors.setdefault(name, TensorView(name, scope, node, index)) if name else None
-                if made is not None and made.writer is node and proto.op_type == "Constant" and node.standard:
-                    made.constant = _constant_type(proto)
-                node.outputs.append(made)
+                written = tensors.setdefault(name, TensorView(name, scope, node, index)) if name else None
+                if written is not None and written.writer is node and proto.op_type == "Constant" and node.standard:
+                    written.constant = _constant_type(proto)
+                node.outputs.append(written)
         for node in scope.nodes:
             for attribute in node.proto.attribute:
                 for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
@@ -177,11 +177,11 @@ class GraphView:
             self._found(scope, value.name).reads.append(TensorRead(None, index, value, scope))
 
     def _found(self, scope: Scope, name: str) -> TensorView:
-        found = scope.find(name)
-        if found is None:
-            found = self.main.tensors[name] = TensorView(name, self.main, missing=True)
-            self.missing.append(found)
-        return found
+        tensor = scope.find(name)
+        if tensor is None:
+            tensor = self.main.tensors[name] = TensorView(name, self.main, missing=True)
+            self.missing.append(tensor)
+        return tensor
 
     def _ordered(self, scope: Scope) -> Iterator[NodeView]:
         """Yield the nodes of a scope, as they stand as far as that can be, each behind its subgraphs."""
@@ -246,20 +246,20 @@ def label(proto: NodeProto) -> str:
 
 def attribute_values(proto: NodeProto) -> dict[str, Any]:
     """Return the attributes of a node that are numbers, lists of numbers or texts."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for attribute in proto.attribute:
         kind = attribute.type
         if kind == AttributeProto.INT:
-            found[attribute.name] = int(attribute.i)
+            values[attribute.name] = int(attribute.i)
         elif kind == AttributeProto.FLOAT:
-            found[attribute.name] = float(attribute.f)
+            values[attribute.name] = float(attribute.f)
         elif kind == AttributeProto.STRING:
-            found[attribute.name] = attribute.s.decode("utf-8", "replace")
+            values[attribute.name] = attribute.s.decode("utf-8", "replace")
         elif kind == AttributeProto.INTS:
-            found[attribute.name] = list(attribute.ints)
+            values[attribute.name] = list(attribute.ints)
         elif kind == AttributeProto.FLOATS:
-            found[attribute.name] = list(attribute.floats)
-    return found
+            values[attribute.name] = list(attribute.floats)
+    return values
 
 
 def is_scale(value: object) -> TypeGuard[float]:
@@ -308,9 +308,9 @@ def _read_by(node: NodeView) -> Iterator[TensorView]:
         for inner in below.nodes:
             yield from _read_by(inner)
         for value in below.graph.output:
-            found = below.find(value.name)
-            if found is not None:
-                yield found
+            tensor = below.find(value.name)
+            if tensor is not None:
+                yield tensor
 
 
 def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:

@@ -39,10 +39,10 @@ def _product(width: str) -> int:
     return int(data) * int(weights)
 
 
-def cost_of(made: Compared) -> AttemptCost:
+def cost_of(attempt: Compared) -> AttemptCost:
     """Return the cost of an attempt."""
-    parts, held = made.planned.parts, made.planned.plan.tensors
-    found: dict[str, int] = {}
+    parts, tensors = attempt.planned.parts, attempt.planned.plan.tensors
+    costs: dict[str, int] = {}
     for node in parts.graph.graph:
         count = macs(node)
         if not count:
@@ -50,9 +50,9 @@ def cost_of(made: Compared) -> AttemptCost:
         op = parts.ops.get(str(node.name))
         width = "float"
         if op is not None:
-            data = max(held[ir.read_name(node, index)].bits for index in op.data(node))
-            weights = [held[ir.read_name(node, index)].bits for index in op.parameters(node)]
+            data = max(tensors[ir.read_name(node, index)].bits for index in op.data(node))
+            weights = [tensors[ir.read_name(node, index)].bits for index in op.parameters(node)]
             width = f"{data}x{max(weights, default=data)}"
-        found[width] = found.get(width, 0) + count
-    constants = made.lowered.graph.graph.initializers.values()
-    return AttemptCost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), found)
+        costs[width] = costs.get(width, 0) + count
+    constants = attempt.lowered.graph.graph.initializers.values()
+    return AttemptCost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), costs)

@@ -88,7 +88,7 @@ class Goal:
             worst = min((values["sqnr"] for values in result.report.outputs.values()), default=float("inf"))
             return self.measured(worst, None)
         sizes: dict[str, Any] = {} if self.batch is None else {"batch": self.batch}
-        found = evaluate(
+        evaluation = evaluate(
             result.session(),
             self.data,
             metric=self.metric or "top1",
@@ -97,7 +97,7 @@ class Goal:
             progress=progress,
             **sizes,
         )
-        return self.measured(found.value, found.baseline if float_value is None else float_value)
+        return self.measured(evaluation.value, evaluation.baseline if float_value is None else float_value)
 
     def measured(self, value: float, float_value: float | None) -> Measured:
         """Return what a value means for the wish."""

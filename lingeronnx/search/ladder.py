@@ -54,14 +54,14 @@ class Attempt:
 
     def settings(self, target: Target) -> dict[str, dict[str, Any]]:
         """Return the overrides, by selector."""
-        found: dict[str, dict[str, Any]] = {
+        overrides: dict[str, dict[str, Any]] = {
             name: {"bits": bits, "weight_bits": weight_bits} for name, bits, weight_bits in self.wide
         }
         for name in self.raw:
             if name in self.floats:  # it has no width there
                 continue
-            found.setdefault(name, {})["out_bits"] = max(target.out_bits)
-        return found
+            overrides.setdefault(name, {})["out_bits"] = max(target.out_bits)
+        return overrides
 
     def config(self, conf: QuantConfig, target: Target) -> QuantConfig:
         """Return `conf` with these options; what the user said of a layer stays."""
@@ -126,12 +126,12 @@ def groups(planned: Planned) -> list[LayerGroup]:
     gains = _gains(planned, every, joined)
     work = _work(planned)
     total = max(sum(work.values()), 1)
-    found = []
+    layer_groups = []
     for members, gain in zip(joined, gains, strict=True):
         share = sum(work.get(node, 0) for layer in members for node in layer.weight.weights) / total
-        found.append(LayerGroup(tuple(members), gain, share))
-    least = 1 / max(len(found), 1)  # a layer without weights has a cost, too
-    return sorted(found, key=lambda group: -group.gain / max(group.share, least))
+        layer_groups.append(LayerGroup(tuple(members), gain, share))
+    least = 1 / max(len(layer_groups), 1)  # a layer without weights has a cost, too
+    return sorted(layer_groups, key=lambda group: -group.gain / max(group.share, least))
 
 
 def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
@@ -229,5 +229,5 @@ def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 def _last_layers(planned: Planned) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
     names, said = planned.parts.wide_outputs(planned.target), planned.conf.overrides
-    found = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
-    return tuple(name for name in found if name not in said or "out_bits" not in said[name].settings)
+    selectors = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
+    return tuple(name for name in selectors if name not in said or "out_bits" not in said[name].settings)

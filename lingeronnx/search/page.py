@@ -74,20 +74,20 @@ def _value(search: Mapping[str, Any]) -> str:
 
 def picture(search: Mapping[str, Any]) -> str:
     """Return the attempts as SVG: work along x, the value along y, the wish and the float model as lines."""
-    made = [t for t in search["trials"] if t["value"] is not None and abs(t["value"]) != float("inf")]
+    measured = [t for t in search["trials"] if t["value"] is not None and abs(t["value"]) != float("inf")]
     known = {"wanted": search["wanted"], "float model": search["float"]}
     levels = {text: value for text, value in known.items() if value is not None}
-    x = _Axis([t["work"] for t in made], _LEFT, _WIDTH - _RIGHT)
-    y = _Axis([*(t["value"] for t in made), *levels.values()], _HEIGHT - _BOTTOM, _TOP)
+    x = _Axis([t["work"] for t in measured], _LEFT, _WIDTH - _RIGHT)
+    y = _Axis([*(t["value"] for t in measured), *levels.values()], _HEIGHT - _BOTTOM, _TOP)
     parts = _grid(x, y, _value(search))
     for text, value in levels.items():
         parts += [
             _line((_LEFT, y(value)), (_WIDTH - _RIGHT, y(value)), 'stroke="#6b6a65" stroke-dasharray="6 3"'),
             _text(_WIDTH - _RIGHT, y(value) - 4, text, "end"),
         ]
-    front = " ".join(f"{x(t['work']):.1f},{y(t['value']):.1f}" for t in _front(made))
+    front = " ".join(f"{x(t['work']):.1f},{y(t['value']):.1f}" for t in _front(measured))
     parts.append(f'<polyline points="{front}" fill="none" stroke="#2a78d6" stroke-width="1.5"/>')
-    for trial in made:
+    for trial in measured:
         color = "#d9591f" if trial["chosen"] else "#2a78d6" if trial["met"] else "#a09e96"
         tip = html.escape(f"{trial['what']}: {trial['value']:.4g}, work {trial['work']:.3f}")
         place = f'cx="{x(trial["work"]):.1f}" cy="{y(trial["value"]):.1f}" r="{6 if trial["chosen"] else 4}"'
@@ -144,10 +144,10 @@ def _grid(x: _Axis, y: _Axis, label: str) -> list[str]:
     return parts
 
 
-def _front(made: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _front(attempts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the attempts that none beats in both, by work (Pareto's front)."""
-    found: list[Mapping[str, Any]] = []
-    for trial in sorted(made, key=lambda t: (t["work"], -t["value"])):
-        if not found or trial["value"] > found[-1]["value"]:
-            found.append(trial)
-    return found
+    front: list[Mapping[str, Any]] = []
+    for trial in sorted(attempts, key=lambda t: (t["work"], -t["value"])):
+        if not front or trial["value"] > front[-1]["value"]:
+            front.append(trial)
+    return front

@@ -164,14 +164,14 @@ def search(
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
     result = climb.result(chosen.attempt)
-    found = Found(goal, base.planned.target, trials, chosen, stopped)
+    outcome = Found(goal, base.planned.target, trials, chosen, stopped)
     warnings = list(result.report.warnings)
     if not chosen.met:
         assert chosen.measured is not None
         value = f"{chosen.measured.value:.4g} {goal.unit}".rstrip()
         warnings.insert(0, f"the wish is not met ({goal.text}): {value} is the best of {len(trials)} attempts")
-    report = replace(result.report, search=found.to_dict(), warnings=tuple(warnings))
-    return replace(result, report=report), found
+    report = replace(result.report, search=outcome.to_dict(), warnings=tuple(warnings))
+    return replace(result, report=report), outcome
 
 
 def _header(base: Compared, goal: Goal) -> dict[str, object]:
@@ -227,7 +227,7 @@ class _Climb:
                 raise ConstraintError(trial.why)
             if trial.met:
                 return attempt
-            best = min((best, attempt), key=lambda made: self.trials[made].rank)
+            best = min((best, attempt), key=lambda candidate: self.trials[candidate].rank)
         return best
 
     def _climb(self, rung: Sequence[Attempt]) -> bool:
@@ -261,14 +261,14 @@ class _Climb:
     def _try(self, attempt: Attempt) -> AttemptResult:
         if attempt in self.trials:
             return self.trials[attempt]
-        record, made = self._known.get(_key(asdict(attempt))), None
+        record, result = self._known.get(_key(asdict(attempt))), None
         if record is None:
             self._check_room()
-            record, made = self._record(attempt)
+            record, result = self._record(attempt)
             self._journal.add({"part": _PART, **record})
         trial = self._read(attempt, record)
-        if made is not None and all(trial.rank < other.rank for other in self.trials.values()):
-            self._best = attempt, made
+        if result is not None and all(trial.rank < other.rank for other in self.trials.values()):
+            self._best = attempt, result
         self.trials[attempt] = trial
         return trial
 
@@ -290,24 +290,24 @@ class _Climb:
         if self._progress is not None:
             self._progress(f"attempt {len(self.trials) + 1}", 0, None)
         try:
-            made = self._made(attempt)
-            result = made.checked
+            attempt_made = self._made(attempt)
+            result = attempt_made.checked
         except ConstraintError as error:
             return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
         known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
-        seen, cost = self._goal.measure(result, known, self._progress), cost_of(made)
-        found = {"value": seen.value, "float": seen.float_value, "bytes": cost.bytes, "macs": dict(cost.macs),
+        measure, cost = self._goal.measure(result, known, self._progress), cost_of(attempt_made)
+        entry = {"value": measure.value, "float": measure.float_value, "bytes": cost.bytes, "macs": dict(cost.macs),
                  "ready": result.report.chip_ready or not result.report.is_chip}  # fmt: skip
-        return {**record, **found, "seconds": time.monotonic() - began}, made
+        return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
     def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
         if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
             raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
-        seen = self._goal.measured(record["value"], record["float"])
+        measure = self._goal.measured(record["value"], record["float"])
         return AttemptResult(
-            attempt, seen, AttemptCost(record["bytes"], record["macs"]), record["seconds"], record["ready"]
+            attempt, measure, AttemptCost(record["bytes"], record["macs"]), record["seconds"], record["ready"]
         )
 
     # ---- making ------------------------------------------------------------------------------------------------
@@ -316,8 +316,8 @@ class _Climb:
         if self._best[0] == attempt:
             return self._best[1]
         prepared, planned = self._prepared(attempt), self._planned(attempt)
-        made = compared(prepared, planned, refined(planned, progress=self._progress), self._progress)
-        return with_best_effort(made, self._progress) if planned.conf.effort == "best" else made
+        model = compared(prepared, planned, refined(planned, progress=self._progress), self._progress)
+        return with_best_effort(model, self._progress) if planned.conf.effort == "best" else model
 
     def _prepared(self, attempt: Attempt) -> Prepared:
         """Return the model under the attempt's settings."""

@@ -211,10 +211,12 @@ class Target:
         """Return the limits of `operator`, which are of class `kind`, or None where it has none."""
         return self._held(operator, self.ops[operator].limits if operator in self.ops else None, kind)
 
-    def _held(self, operator: str, found: object, kind: type[_Kind]) -> _Kind | None:
-        if found is None or isinstance(found, kind):
-            return found
-        raise InternalError(f"platform {self.name}: {operator} has {type(found).__name__} where {kind.__name__} belong")
+    def _held(self, operator: str, arithmetic: object, kind: type[_Kind]) -> _Kind | None:
+        if arithmetic is None or isinstance(arithmetic, kind):
+            return arithmetic
+        raise InternalError(
+            f"platform {self.name}: {operator} has {type(arithmetic).__name__} where {kind.__name__} belong"
+        )
 
     # ---- limits that rules quote, or several operators ask for -----------------------------------------------------
 

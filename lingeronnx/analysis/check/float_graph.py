@@ -56,7 +56,7 @@ def _float_violations(model: ir.Graph, target: Target) -> tuple[list[Violation],
     parts = partition_with_clips(model, target, {}, 8)
     fallbacks, host = float_nodes(model, parts.floats, parts.inside)
     between, outside = ({entry.node for entry in entries} for entries in (fallbacks, host))
-    found: list[Violation] = []
+    violations: list[Violation] = []
     broken: set[str] = set()
     for node in model.graph:
         name = str(node.name)
@@ -69,6 +69,6 @@ def _float_violations(model: ir.Graph, target: Target) -> tuple[list[Violation],
         if not own and name in between:
             why = parts.floats[name] or "a float operator"
             own = [violation(node, f"{why}: it stays in float between integer operators", "", OTHER)]
-        found += own
+        violations += own
         broken |= {name} if own else set()
-    return found, [entry for entry in host if entry.node not in broken]
+    return violations, [entry for entry in host if entry.node not in broken]

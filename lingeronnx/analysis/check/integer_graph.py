@@ -27,7 +27,7 @@ def check_integer(model: ir.Graph, target: Target) -> Check:
     model = ir.clone(model)
     for value, size in sizes(model).items():
         value.shape = ir.oir_shape(size)
-    found: list[Violation] = []
+    violations: list[Violation] = []
     known: dict[str, Affine] = {}
     integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGERS}
     fallbacks = _fallbacks(model, integers)
@@ -35,35 +35,35 @@ def check_integer(model: ir.Graph, target: Target) -> Check:
         name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
         form = integer_format(node)
         if form is None or not (is_quantized_domain(node) or name in integers):
-            found += _foreign(node, target, integers, fallbacks)
+            violations += _foreign(node, target, integers, fallbacks)
             continue
         missing = [
             violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
             for key in _missing(node, form, target)
         ]
-        found += missing
+        violations += missing
         lowering = lowering_rule(form)
         leaves = lowering is not None and lowering.wide and "scale_o" not in node.attributes
         if form is not DEQUANT and not leaves:
             integers.update(str(v.name) for v in node.outputs)
         try:
-            seen = IntegerNode(node, form, attributes(form, node), known)
+            integer_node = IntegerNode(node, form, attributes(form, node), known)
         except ModelError as error:
             if not missing:
-                found.append(violation(node, "attributes have values that make sense", str(error), "export again"))
+                violations.append(violation(node, "attributes have values that make sense", str(error), "export again"))
             continue
         for judge in RULES:
-            measured = judge(seen, target)
+            measured = judge(integer_node, target)
             if measured is not None:
                 text, remedy = rule_text(judge, target)
-                found.append(violation(node, text, str(measured), remedy))
-        found += _constraints(seen, target)
-        if seen.writes is not None:
-            known.update({str(v.name): seen.writes for v in node.outputs if v.name})
+                violations.append(violation(node, text, str(measured), remedy))
+        violations += _constraints(integer_node, target)
+        if integer_node.writes is not None:
+            known.update({str(v.name): integer_node.writes for v in node.outputs if v.name})
     if "platform" in target.node_attributes.get("", {}) and not any(
         "platform" in node.attributes for node in model.graph
     ):
-        found.append(
+        violations.append(
             violation(
                 model.graph.node(0),
                 f"some node names the chip, platform = {target.name}",
@@ -71,22 +71,22 @@ def check_integer(model: ir.Graph, target: Target) -> Check:
                 "export for this platform",
             )
         )
-    return Check(target.name, "integer", found)
+    return Check(target.name, "integer", violations)
 
 
 _INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
 
 
-def _constraints(seen: IntegerNode, target: Target) -> list[Violation]:
+def _constraints(integer_node: IntegerNode, target: Target) -> list[Violation]:
     """Return the limits of the operator that the integer node breaks; none where it is not all there."""
-    lowering = lowering_rule(seen.form)
-    judged = lowering is not None and target.runs(seen.form.name) and seen.form.whole(seen.node)
-    return lowering.violations(seen.node, target) if lowering is not None and judged else []
+    lowering = lowering_rule(integer_node.form)
+    judged = lowering is not None and target.runs(integer_node.form.name) and integer_node.form.whole(integer_node.node)
+    return lowering.violations(integer_node.node, target) if lowering is not None and judged else []
 
 
 def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
-    given = {**node.attributes}
-    known = {RENAMED.get(name, name) for name in given}
+    stated = {**node.attributes}
+    known = {RENAMED.get(name, name) for name in stated}
     for spec in form.attributes:
         if spec.required and spec.name not in known:
             yield spec.name
@@ -96,7 +96,7 @@ def _missing(node: ir.Node, form: Format, target: Target) -> Iterator[str]:
         lowering = lowering_rule(form)
         weights = lowering is not None and lowering.scaling.factor == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
-        if key in wanted and key not in given and (not modes or weights or form is REQUANT):
+        if key in wanted and key not in stated and (not modes or weights or form is REQUANT):
             yield f"{key} ({wanted[key]})"
 
 
@@ -112,10 +112,10 @@ def _foreign(node: ir.Node, target: Target, integers: set[str], fallbacks: set[s
                 "use operators the platform has",
             )
         ]
-    held = [v for v in node.inputs if v is not None and v.name in integers]
+    integer_inputs = [v for v in node.inputs if v is not None and v.name in integers]
     if node.op_type == "Cast":  # of what the user feeds, as the index of an embedding
-        held = [v for v in held if v.producer() is not None]
-    read = [str(v.name) for v in held]
+        integer_inputs = [v for v in integer_inputs if v.producer() is not None]
+    read = [str(v.name) for v in integer_inputs]
     if read and node.op_type != "Constant":
         return [
             violation(

@@ -46,26 +46,26 @@ def check_packed(
     """
     notes: list[str] = []
     graph: ir.Graph | None = None
-    seen: ir.Graph | None = None
+    graph_read: ir.Graph | None = None
     try:
         graph = ir.from_proto(proto)
-        seen = restored(graph)
+        graph_read = restored(graph)
     except ModelError as error:
         notes = [str(error)]
     if graph is not None:
         check_nodes(graph)
     if row is None:
         row = _named(proto) if graph is None else target_of(graph)
-    found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
-    if seen is not None:
-        found = replace(found, notes=[*(f"WARNING: {warning}" for warning in warnings_of(seen)), *found.notes])
+    check = Check(row.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, row)
+    if graph_read is not None:
+        check = replace(check, notes=[*(f"WARNING: {warning}" for warning in warnings_of(graph_read)), *check.notes])
     if not row.packs:
-        return found
+        return check
     part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph, row))
     if packer_args is None:
-        return replace(found, choice=row.verdict(part))
+        return replace(check, choice=row.verdict(part))
     words = tuple(words_of(packer_args) if isinstance(packer_args, str) else packer_args)
-    return replace(found, choice=row.verdict(part, words))
+    return replace(check, choice=row.verdict(part, words))
 
 
 def _named(proto: onnx.ModelProto) -> Target:

@@ -129,12 +129,12 @@ class Check(Sequence[Violation]):
         """
         if full:
             return self._lines(None)
-        found: list[str] = []
+        lines: list[str] = []
         for most in range(_MOST, 0, -1):
-            found = self._lines(most)
-            if screen_lines(found) <= SCREEN:
+            lines = self._lines(most)
+            if screen_lines(lines) <= SCREEN:
                 break
-        return found
+        return lines
 
     def _lines(self, most: int | None) -> list[str]:
         """Return the report with at most so many lines of one sort; None: all of it."""
@@ -143,19 +143,19 @@ class Check(Sequence[Violation]):
         said = {(v.node, v.rule) for v in self.violations}
         there = [v for v in self.violations if self.kind == "integer" or (v.node, v.rule) in left]
         mended = [replace(v, remedy=_MENDED) for v in self.violations if v not in there]
-        found = [self.verdict, *few(_broken(there, full), most), *few(_broken(mended, full), most)]
+        lines = [self.verdict, *few(_broken(there, full), most), *few(_broken(mended, full), most)]
         if self.violations and self.kind == "float":
-            found += few([f"--fit would: {line}" for line in rewritten(self.fitted, full)], most)
+            lines += few([f"--fit would: {line}" for line in rewritten(self.fitted, full)], most)
             more = _broken([v for v in self.remaining if (v.node, v.rule) not in said], full)
             none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
-            found += few([f"would remain: {line}" for line in more], most) or (
+            lines += few([f"would remain: {line}" for line in more], most) or (
                 [none] if not self.remaining or not self.fitted else []
             )
-        found += few([f"host part: {line}" for line in told_floats(self.host_part, full)], most)
-        found += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
-        found += self._packed(most)
+        lines += few([f"host part: {line}" for line in told_floats(self.host_part, full)], most)
+        lines += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
+        lines += self._packed(most)
         notes = few([f"note: {note}" for note in (self.notes if full else together(self.notes))], most)
-        return [*found, *self._cost(None if full else SCREEN - screen_lines([*found, *notes])), *notes]
+        return [*lines, *self._cost(None if full else SCREEN - screen_lines([*lines, *notes])), *notes]
 
     def _packed(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
@@ -163,14 +163,14 @@ class Check(Sequence[Violation]):
             ahead = self.kind == "float" and by_name(self.platform).packs
             return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
         verdict, full = self.choice.verdict, most is None
-        found = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
-        found += few(told_findings(verdict.findings, full), most)
+        lines = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
+        lines += few(told_findings(verdict.findings, full), most)
         right = "it packs and is right" if verdict.runs_right else "it packs and is not right on the chip"
         if verdict.warned:
             right += ", but writes past its plan (a warning)"
         when = ", before calibration" if self.kind == "float" else ""
         how = f"packed with {_short(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
-        return [*found, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
+        return [*lines, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
 
     def _cost(self, room: int | None) -> list[str]:
         """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""
@@ -178,9 +178,9 @@ class Check(Sequence[Violation]):
         if cost is None:
             return []
         for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
-            found = ["cost on the chip:", *cost.table(layers)]
-            if room is None or screen_lines(found) <= room and layers >= min(len(cost.layers), _FEWEST):
-                return found
+            lines = ["cost on the chip:", *cost.table(layers)]
+            if room is None or screen_lines(lines) <= room and layers >= min(len(cost.layers), _FEWEST):
+                return lines
         return [f"cost on the chip: {cost.text()}"]
 
 

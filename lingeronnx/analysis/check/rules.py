@@ -54,10 +54,10 @@ class IntegerNode:
 
     def reads(self) -> dict[int, float]:
         """Return the scale at which each input is read, as the node says, else as its producer says."""
-        found = {
+        by_input = {
             i: self.held[str(v.name)] for i, v in enumerate(self.node.inputs) if v is not None and v.name in self.held
         }
-        return {i: held.scale for i, held in {**found, **self.form.read_scales(self.attrs)}.items()}
+        return {i: q.scale for i, q in {**by_input, **self.form.read_scales(self.attrs)}.items()}
 
     @property
     def writes(self) -> Affine | None:
@@ -69,64 +69,75 @@ class IntegerNode:
 Rule = Callable[[IntegerNode, Target], object]
 
 
-def powers_of_two(seen: IntegerNode, target: Target) -> object:
+def powers_of_two(integer_node: IntegerNode, target: Target) -> object:
     """scales are powers of two | quantize with --mode q-value."""
     if not target.power_of_two:
         return None
     wrong = [
         f"{key} = {scale:g}"
-        for key, value in sorted(seen.attrs.items())
+        for key, value in sorted(integer_node.attrs.items())
         if key.startswith("scale_") and value is not None
-        for scale in np.atleast_1d(scales(seen.attrs, key))
+        for scale in np.atleast_1d(scales(integer_node.attrs, key))
         if not _power(scale)
     ]
     return ", ".join(wrong) or None
 
 
-def right_shift(seen: IntegerNode, target: Target) -> object:
+def right_shift(integer_node: IntegerNode, target: Target) -> object:
     """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
     lower scale_o, or repair the graph with fix-dequant.
     """
-    lowering = lowering_rule(seen.form)
-    if lowering is None or not target.power_of_two or seen.attrs.get("scale_o") is None:
+    lowering = lowering_rule(integer_node.form)
+    if lowering is None or not target.power_of_two or integer_node.attrs.get("scale_o") is None:
         return None
-    scale, reads = number(seen.attrs, "scale_o"), seen.reads()
+    scale, reads = number(integer_node.attrs, "scale_o"), integer_node.reads()
     if not all(map(_power, (scale, *reads.values()))):
         return None
-    names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
+    names = {
+        ir.read_name(integer_node.node, i): value for i, value in reads.items() if i < len(integer_node.node.inputs)
+    }
     try:
-        most = lowering.scaling.max_exponent(seen.node, lambda name: math.frexp(names[name])[1] - 1)
+        most = lowering.scaling.max_exponent(integer_node.node, lambda name: math.frexp(names[name])[1] - 1)
     except (KeyError, IndexError):
         return None
     exponent = math.frexp(scale)[1] - 1
     return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
 
 
-def average_scale(seen: IntegerNode, target: Target) -> object:
+def average_scale(integer_node: IntegerNode, target: Target) -> object:
     """an average keeps its input's scale | set scale_o to scale_x."""
     same = target.pool is not None and target.pool.same_scale
-    if not same or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
+    if not same or integer_node.form is not AVG_POOL2D or integer_node.attrs.get("scale_o") is None:
         return None
-    x, o = number(seen.attrs, "scale_x"), number(seen.attrs, "scale_o")
+    x, o = number(integer_node.attrs, "scale_x"), number(integer_node.attrs, "scale_o")
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
 
 
-def cat_scale(seen: IntegerNode, target: Target) -> object:
+def cat_scale(integer_node: IntegerNode, target: Target) -> object:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
     how = target.computes(CONCAT.name, Concat)
-    if seen.form is not CONCAT or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
+    if (
+        integer_node.form is not CONCAT
+        or how is None
+        or not how.raises_only
+        or integer_node.attrs.get("scale_o") is None
+    ):
         return None
-    o = number(seen.attrs, "scale_o")
-    over = [f"scale_x_{i} = {held.scale:g}" for i, held in seen.form.read_scales(seen.attrs).items() if held.scale > o]
+    o = number(integer_node.attrs, "scale_o")
+    over = [
+        f"scale_x_{i} = {q.scale:g}"
+        for i, q in integer_node.form.read_scales(integer_node.attrs).items()
+        if q.scale > o
+    ]
     return f"{', '.join(over)}, scale_o = {o:g}" if over else None
 
 
-def agreement(seen: IntegerNode, target: Target) -> object:
+def agreement(integer_node: IntegerNode, target: Target) -> object:
     """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
     wrong = []
-    for index, read in seen.form.read_scales(seen.attrs).items():
-        value = seen.node.inputs[index] if index < len(seen.node.inputs) else None
-        own = seen.held.get(str(value.name)) if value is not None else None
+    for index, read in integer_node.form.read_scales(integer_node.attrs).items():
+        value = integer_node.node.inputs[index] if index < len(integer_node.node.inputs) else None
+        own = integer_node.held.get(str(value.name)) if value is not None else None
         if own is not None and own.scale != read.scale:
             wrong.append(
                 f"'{value.name if value is not None else ''}' read at {read.scale:g}, written at {own.scale:g}"
@@ -134,87 +145,89 @@ def agreement(seen: IntegerNode, target: Target) -> object:
     return ", ".join(wrong) or None
 
 
-def byte_results(seen: IntegerNode, target: Target) -> object:
+def byte_results(integer_node: IntegerNode, target: Target) -> object:
     """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
-    if not target.bytes_only or "scale_w" not in seen.attrs:
+    if not target.bytes_only or "scale_w" not in integer_node.attrs:
         return None
-    narrow = ["parameter_bits"] if seen.form is LINEAR else ["parameter_bits", "o_bits"]
-    wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
+    narrow = ["parameter_bits"] if integer_node.form is LINEAR else ["parameter_bits", "o_bits"]
+    wrong = [f"{k} = {integer_node.attrs[k]}" for k in narrow if integer_node.attrs.get(k) not in (None, 8)]
     return ", ".join(wrong) or None
 
 
-def bias_type(seen: IntegerNode, target: Target) -> object:
+def bias_type(integer_node: IntegerNode, target: Target) -> object:
     """a bias is int32 | quantize again."""
-    value = seen.node.inputs[2] if "scale_w" in seen.attrs and len(seen.node.inputs) > 2 else None
+    value = (
+        integer_node.node.inputs[2] if "scale_w" in integer_node.attrs and len(integer_node.node.inputs) > 2 else None
+    )
     array = ir.const(value)
     return str(array.dtype) if target.bytes_only and array is not None and array.dtype.name != "int32" else None
 
 
-def single_sample(seen: IntegerNode, target: Target) -> object:
+def single_sample(integer_node: IntegerNode, target: Target) -> object:
     """graphs for a chip hold one sample | write the graph with batch 1."""
-    dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
-    if not target.single_sample or not dims or seen.form not in _IMAGES:
+    dims = ir.shape(integer_node.node.inputs[0]) if integer_node.node.inputs else None
+    if not target.single_sample or not dims or integer_node.form not in _IMAGES:
         return None
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
 
-def runs_right(seen: IntegerNode, target: Target) -> object:
+def runs_right(integer_node: IntegerNode, target: Target) -> object:
     """{target.name} computes the operator right | replace it, or quantize the float model again."""
-    if target.runs(seen.form.name):
+    if target.runs(integer_node.form.name):
         return None
-    why = target.why.get(seen.form.name)
-    return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
+    why = target.why.get(integer_node.form.name)
+    return f"{integer_node.node.op_type}: {why}" if why else f"it has no {integer_node.node.op_type}"
 
 
-def division_scale(seen: IntegerNode, target: Target) -> object:
+def division_scale(integer_node: IntegerNode, target: Target) -> object:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
     how = target.computes(DIV.name, Division)
-    if seen.form is not DIV or not target.power_of_two or seen.attrs.get("scale_o") is None:
+    if integer_node.form is not DIV or not target.power_of_two or integer_node.attrs.get("scale_o") is None:
         return None
-    x, y, o = (number(seen.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
+    x, y, o = (number(integer_node.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
     ratio = o * y / x
     wrong = ratio < 1 or (how is not None and how.quotient is QuotientArithmetic.UNSCALED and ratio != 1)
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
-def curve_scale(seen: IntegerNode, target: Target) -> object:
+def curve_scale(integer_node: IntegerNode, target: Target) -> object:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
-    if seen.form not in (SIGMOID, TANH):
+    if integer_node.form not in (SIGMOID, TANH):
         return None
-    how = target.computes(seen.form.name, CurveArithmetic)
-    if how is None or seen.attrs.get("scale_x") is None:
+    how = target.computes(integer_node.form.name, CurveArithmetic)
+    if how is None or integer_node.attrs.get("scale_x") is None:
         return None
-    x = number(seen.attrs, "scale_x")
+    x = number(integer_node.attrs, "scale_x")
     if how.reading is Reading.NOTHING:
-        return target.why.get(seen.form.name) or "a constant"
+        return target.why.get(integer_node.form.name) or "a constant"
     return f"scale_x = {x:g}" if how.reading is Reading.RIGHT_ONLY and x < 2.0**how.table.fraction else None
 
 
-def transposes(seen: IntegerNode, target: Target) -> object:
+def transposes(integer_node: IntegerNode, target: Target) -> object:
     """a transpose is none of {target.broken_transposes} | make it from two others."""
-    perm = seen.attrs.get("perm") if seen.form is TRANSPOSE else None
+    perm = integer_node.attrs.get("perm") if integer_node.form is TRANSPOSE else None
     return perm if isinstance(perm, Sequence) and tuple(perm) in target.broken_transposes else None
 
 
-def chip_name(seen: IntegerNode, target: Target) -> object:
+def chip_name(integer_node: IntegerNode, target: Target) -> object:
     """nodes name the chip they are for, {target.name} | export for this platform."""
-    name = ir.attr(seen.node, "platform")
+    name = ir.attr(integer_node.node, "platform")
     return name if target.packs and name not in (None, target.name) else None
 
 
-def unit_steps(seen: IntegerNode, target: Target) -> object:
+def unit_steps(integer_node: IntegerNode, target: Target) -> object:
     """a slice takes every element | use steps of 1."""
     limits = target.limits(SLICE.name, SliceLimits)
-    if limits is None or seen.form is not SLICE or len(seen.node.inputs) < 5:
+    if limits is None or integer_node.form is not SLICE or len(integer_node.node.inputs) < 5:
         return None
-    steps = ir.const(seen.node.inputs[4])
+    steps = ir.const(integer_node.node.inputs[4])
     return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
 
 
-def pad_mode(seen: IntegerNode, target: Target) -> object:
+def pad_mode(integer_node: IntegerNode, target: Target) -> object:
     """padding is constant | use constant padding."""
-    limits, mode = target.limits(PAD.name, PadLimits), ir.attr(seen.node, "mode", "constant")
-    return str(mode) if limits is not None and seen.form is PAD and mode not in limits.modes else None
+    limits, mode = target.limits(PAD.name, PadLimits), ir.attr(integer_node.node, "mode", "constant")
+    return str(mode) if limits is not None and integer_node.form is PAD and mode not in limits.modes else None
 
 
 RULES: tuple[Rule, ...] = (

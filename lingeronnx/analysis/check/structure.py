@@ -90,28 +90,28 @@ def uses(model: ir.Graph) -> list[tuple[str, str, str]]:
 
     A weight counts its readers, a layer is used where a graph output depends on it.
     """
-    found: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     alive = _alive(model)
     for value in model.graph.inputs:
         if value.const_value is None:
-            found.append((str(value.name), "input", str(_readers(value, alive))))
+            rows.append((str(value.name), "input", str(_readers(value, alive))))
     for name, value in model.graph.initializers.items():
         array = ir.const(value)
         if array is not None and array.ndim and array.dtype.kind in "fi" and array.dtype.itemsize < 8:
-            found.append((str(name), "weight", str(_readers(value, alive))))
+            rows.append((str(name), "weight", str(_readers(value, alive))))
     layers = (node for node in model.graph if node.op_type != "Constant" or node.domain)
-    found += [(str(node.name), node.op_type, str(int(id(node) in alive))) for node in layers]
-    return found
+    rows += [(str(node.name), node.op_type, str(int(id(node) in alive))) for node in layers]
+    return rows
 
 
 def _alive(model: ir.Graph) -> set[int]:
     """Return the ids of the nodes on which a graph output depends."""
-    seen: set[int] = set()
+    alive: set[int] = set()
     waiting = [ir.producer(value) for value in model.graph.outputs]
     while waiting:
         node = waiting.pop()
-        if node is not None and id(node) not in seen:
-            seen.add(id(node))
+        if node is not None and id(node) not in alive:
+            alive.add(id(node))
             waiting += [ir.producer(value) for value in node.inputs]
             waiting += [
                 ir.producer(v)
@@ -120,7 +120,7 @@ def _alive(model: ir.Graph) -> set[int]:
                 for inner in ir.all_nodes(g)
                 for v in inner.inputs
             ]
-    return seen
+    return alive
 
 
 def _readers(value: ir.Value, alive: set[int]) -> int:
@@ -218,8 +218,8 @@ def of_model(
     """
     unfused = [(reason.name, reason.kind, reason.why) for reason in result.reasons]
     outputs, weights = _rows(result.float_graph, result.plan, _observer(result.basis.choice), {}, result.ranges)
-    found = in_model(result, violations)
-    return Structure(unfused, uses(result.float_graph if original is None else original), outputs, weights, found)
+    structure = in_model(result, violations)
+    return Structure(unfused, uses(result.float_graph if original is None else original), outputs, weights, structure)
 
 
 def of_integers(graph: ir.Graph, users: Mapping[str, str], violations: Sequence[Violation] = ()) -> Structure:
@@ -231,7 +231,7 @@ def of_integers(graph: ir.Graph, users: Mapping[str, str], violations: Sequence[
 
 def _pairs(graph: ir.Graph) -> list[tuple[str, ...]]:
     """Return the operators of an integer graph that could be one with that before them."""
-    found: list[tuple[str, ...]] = []
+    pairs: list[tuple[str, ...]] = []
     for node in graph.graph:
         before = ir.producer(node.inputs[0]) if node.inputs else None
         if before is None:
@@ -240,9 +240,9 @@ def _pairs(graph: ir.Graph) -> list[tuple[str, ...]]:
         if op is None or other is None:
             continue
         if op is QUANT and other is DEQUANT:
-            found.append((str(node.name), node.op_type, f"it quantizes what {before.name} dequantizes: one Requant"))
+            pairs.append((str(node.name), node.op_type, f"it quantizes what {before.name} dequantizes: one Requant"))
         elif op is other is REQUANT:
-            found.append((str(node.name), node.op_type, f"it follows the Requant {before.name}: one will do"))
+            pairs.append((str(node.name), node.op_type, f"it follows the Requant {before.name}: one will do"))
         elif op is BATCH_NORM2D and other.channel_axis is not None and ir.sole_consumer(ir.source(node)) is node:
-            found.append((str(node.name), node.op_type, f"{before.name} alone is read: fold it into its weights"))
-    return found
+            pairs.append((str(node.name), node.op_type, f"{before.name} alone is read: fold it into its weights"))
+    return pairs

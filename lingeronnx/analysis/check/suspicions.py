@@ -69,7 +69,7 @@ def in_model(result: QuantizedModel, violations: Sequence[Violation] = ()) -> li
 
 def in_integers(graph: ir.Graph, violations: Sequence[Violation] = ()) -> list[Suspicion]:
     """Return what looks wrong in an integer graph, as far as the file shows it."""
-    dead = (found for node, weight in _weights(graph) if (found := _channels(node, weight, None)) is not None)
+    dead = (suspicion for node, weight in _weights(graph) if (suspicion := _channels(node, weight, None)) is not None)
     return [*_biases(graph), *dead, *_read_scales(graph), *_integers(graph), *map(_limit, violations)]
 
 
@@ -150,9 +150,9 @@ def _dead(result: QuantizedModel) -> Iterator[Suspicion]:
     """Output channels without a weight."""
     floats = {name: ir.const(value) for name, value in result.float_graph.graph.initializers.items()}
     for node, weight in _weights(result.graph):
-        found = _channels(node, weight, floats.get(ir.read_name(node, 1)))
-        if found is not None:
-            yield found
+        suspicion = _channels(node, weight, floats.get(ir.read_name(node, 1)))
+        if suspicion is not None:
+            yield suspicion
 
 
 def _channels(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Suspicion | None:
@@ -177,13 +177,13 @@ def _channels(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Sus
 
 def _outliers(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
     """Tensors and weights whose range a few values made."""
-    for name, seen in stats.items():
-        largest, dynamic = max(seen.high, -seen.low), _dynamic(seen)
+    for name, observed in stats.items():
+        largest, dynamic = max(observed.high, -observed.low), _dynamic(observed)
         if largest > LIMIT * dynamic:
             yield _outlier(name, largest, dynamic, _option(name, "calibrator:percentile"))
     for node, op in parts.nodes:
-        held = ((ir.read_name(node, i), ir.const(node.inputs[i])) for i in op.parameters(node))
-        for row in rows_of((name, array) for name, array in held if array is not None):
+        weights = ((ir.read_name(node, i), ir.const(node.inputs[i])) for i in op.parameters(node))
+        for row in rows_of((name, array) for name, array in weights if array is not None):
             if row.outlier and row.largest > 0:
                 yield _outlier(row.name, row.largest, row.dynamic, "clamp or normalise this layer in training")
 
@@ -199,9 +199,9 @@ def _outlier(name: str, largest: float, dynamic: float, remedy: str) -> Suspicio
     )
 
 
-def _dynamic(seen: TensorStats) -> float:
+def _dynamic(stats: TensorStats) -> float:
     """Return the 0.99 quantile of the absolute values, to a bin's width."""
-    centres, counts = seen.occupied()
+    centres, counts = stats.occupied()
     order = np.argsort(np.abs(centres), kind="stable")
     reached = np.cumsum(counts[order])
     return float(np.abs(centres)[order][np.searchsorted(reached, SHARE * reached[-1])]) if len(order) else 0.0
@@ -216,8 +216,8 @@ def _concats(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
             continue
         for value in node.inputs:
             name = "" if value is None else str(value.name)
-            seen = stats.get(name)
-            own = None if seen is None or seen.squares == 0 else choice.of([name], q.bits).best(seen)
+            observed = stats.get(name)
+            own = None if observed is None or observed.squares == 0 else choice.of([name], q.bits).best(observed)
             if own is not None and own >= _APART * q.scale:
                 yield Suspicion(
                     str(node.name),
@@ -237,9 +237,9 @@ def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
             continue
         attrs = attributes(op, node)
         scale = number(attrs, "scale_o")
-        for index, held in op.read_scales(attrs).items():
-            if held.scale >= _APART * scale:
-                measured = f"'{ir.read_name(node, index)}' has scale {held.scale:g}, the output {scale:g}"
+        for index, q in op.read_scales(attrs).items():
+            if q.scale >= _APART * scale:
+                measured = f"'{ir.read_name(node, index)}' has scale {q.scale:g}, the output {scale:g}"
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",

@@ -36,33 +36,36 @@ def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[LayerFinding]:
     """
     rows = join.rows
     before = parents(join)
-    found: dict[str, LayerFinding] = {f.layer: f for f in inputs(join)}
+    by_layer: dict[str, LayerFinding] = {f.layer: f for f in inputs(join)}
 
     def explained(name: str, order: int) -> bool:
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
-        return any(p in found and found[p].order <= order for p in before[name])
+        return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
     for name, row in rows.items():
-        if name not in found and (finding := held_wrong(row, {p: rows[p] for p in before[name]}, found)) is not None:
-            found[name] = finding
+        if (
+            name not in by_layer
+            and (finding := held_wrong(row, {p: rows[p] for p in before[name]}, by_layer)) is not None
+        ):
+            by_layer[name] = finding
     for name, row in rows.items():
-        if name not in found and not explained(name, 1) and (finding := large(row, join)) is not None:
-            found[name] = finding
+        if name not in by_layer and not explained(name, 1) and (finding := large(row, join)) is not None:
+            by_layer[name] = finding
     closer = LayerExaminer(join.base, join.other, feeds)
     for name, row in rows.items():
-        if name in found:
+        if name in by_layer:
             continue
         finding = broken(row, closer, explained(name, 2))
-        if finding is not None and all(finding.layer != other.layer for other in found.values()):
-            found[name] = finding
+        if finding is not None and all(finding.layer != other.layer for other in by_layer.values()):
+            by_layer[name] = finding
     for name, row in rows.items():
-        if name in found or explained(name, 1):
+        if name in by_layer or explained(name, 1):
             continue
         if (
-            finding := weights(row, join, before[name], found) or costs_little(row, join, explained(name, 2))
+            finding := weights(row, join, before[name], by_layer) or costs_little(row, join, explained(name, 2))
         ) is not None:
-            found[name] = finding
-    return sorted(_grouped(found, rows, before), key=lambda f: (f.order, -f.weight))
+            by_layer[name] = finding
+    return sorted(_grouped(by_layer, rows, before), key=lambda f: (f.order, -f.weight))
 
 
 def options(findings: Sequence[LayerFinding]) -> str:
@@ -77,7 +80,7 @@ def options(findings: Sequence[LayerFinding]) -> str:
 def parents(join: Join) -> dict[str, list[str]]:
     """Return for every row the nearest rows that it is computed from."""
     source = join.base if join.base.graph is not None else join.other
-    found: dict[str, list[str]] = {}
+    by_row: dict[str, list[str]] = {}
 
     def before(value: ir.Value) -> Iterator[str]:
         node = value.producer()
@@ -91,8 +94,8 @@ def parents(join: Join) -> dict[str, list[str]]:
     for name in join.rows:
         node = source.node(name)
         reads = [] if node is None else [v for v in node.inputs if v is not None and v.const_value is None]
-        found[name] = list(dict.fromkeys(p for value in reads for p in before(value) if p != name))
-    return found
+        by_row[name] = list(dict.fromkeys(p for value in reads for p in before(value) if p != name))
+    return by_row
 
 
 _SAME_KIND = frozenset({"scale too large", "scale too small", "outlier channel", "uneven channels",
@@ -100,16 +103,16 @@ _SAME_KIND = frozenset({"scale too large", "scale too small", "outlier channel",
 
 
 def _grouped(
-    found: Mapping[str, LayerFinding], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
+    by_layer: Mapping[str, LayerFinding], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
 ) -> Iterator[LayerFinding]:
     """Yield the findings, one for those that share a scale and a fault: a Concat, or the first of them."""
     heads: dict[str, str] = {}
     members: dict[str, list[str]] = {}
-    for name, finding in ((name, found[name]) for name in rows if name in found):
+    for name, finding in ((name, by_layer[name]) for name in rows if name in by_layer):
         head = name
         if finding.kind in _SAME_KIND:
             for parent in parents[name]:
-                other = found.get(parent)
+                other = by_layer.get(parent)
                 if other is not None and other.kind == finding.kind and same_scale(rows[name], rows[parent]):
                     root = heads[parent]
                     if head != name and root != head:  # two groups meet here
@@ -124,6 +127,6 @@ def _grouped(
         concat = [name for name in group if rows[name].kinds[0] == "Concat"]
         lead = concat[0] if concat else group[0]
         behind = {p for name in group for p in parents[name]} - set(group)
-        follows = any(p in found and found[p].kind == found[lead].kind for p in behind)
-        weight = found[lead].weight * (_FOLLOWS if follows else 1)
-        yield replace(found[lead], weight=weight, also=tuple(name for name in group if name != lead))
+        follows = any(p in by_layer and by_layer[p].kind == by_layer[lead].kind for p in behind)
+        weight = by_layer[lead].weight * (_FOLLOWS if follows else 1)
+        yield replace(by_layer[lead], weight=weight, also=tuple(name for name in group if name != lead))

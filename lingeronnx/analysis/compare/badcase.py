@@ -77,7 +77,7 @@ def find_bad_case(
     base, other = source(float_model), source(quant_model)
     name, axis = _output(base, output)
     title, measure, order = _measure(metric, order)
-    found: list[tuple[float, int, float]] = []  # key, number, value
+    ranked: list[tuple[float, int, float]] = []  # key, number, value
     worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
     total, number = 0.0, 0
     specs = {spec.name: spec for spec in base.inputs}
@@ -88,18 +88,18 @@ def find_bad_case(
         pairs = zip(*(_samples(_run(side, name, feeds), axis, count, name) for side in (base, other)), strict=True)
         for index, (x, y) in enumerate(pairs):
             value = measure(x, y)
-            found.append((worse_first(title, value, order), number + index, value))
-            if found[-1] == min(found):
+            ranked.append((worse_first(title, value, order), number + index, value))
+            if ranked[-1] == min(ranked):
                 worst = _sample(feeds, labels, specs, index, count)
             total += value
-        found = sorted(found)[:_LISTED]
+        ranked = sorted(ranked)[:_LISTED]
         number += count
         if progress is not None:
             progress("looking", number, None)
     if worst is None:
         raise DataError("data: no sample was looked at; give at least one step")
-    _, index, value = found[0]
-    listed = tuple((place, number_) for _, place, number_ in found)
+    _, index, value = ranked[0]
+    listed = tuple((place, number_) for _, place, number_ in ranked)
     return BadCase(
         metric=title,
         output=name,
@@ -152,11 +152,11 @@ def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.n
     if session is not None:
         if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
             raise ConfigError(f"the second model has no output '{name}'{nearest(name, known)}")
-        ((_, array, held),) = session.tensors(feeds, [name])
-        return array if held is None else held.real(array).astype(np.float32)
-    for user, array, held in side.run(feeds):
+        ((_, array, q),) = session.tensors(feeds, [name])
+        return array if q is None else q.real(array).astype(np.float32)
+    for user, array, q in side.run(feeds):
         if user == name:
-            return array if held is None else held.real(array)
+            return array if q is None else q.real(array)
     raise ConfigError(f"the second model has no output '{name}'")
 
 

@@ -130,14 +130,14 @@ def _even(row: ComparedTensor, join: Join) -> tuple[str, ...]:
 
 
 def weights(
-    row: ComparedTensor, join: Join, parents: Sequence[str], found: Mapping[str, LayerFinding]
+    row: ComparedTensor, join: Join, parents: Sequence[str], by_layer: Mapping[str, LayerFinding]
 ) -> LayerFinding | None:
     """Return whether most of the layer's weights have few bits left beside the largest."""
     node = join.other.node(row.name)
     array = ir.const(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
     if array is None or array.dtype.kind != "i" or array.ndim < 2 or row.judged.sqnr > _UNEVEN:
         return None
-    if any(p in found and found[p].kind == "outlier channel" for p in parents):
+    if any(p in by_layer and by_layer[p].kind == "outlier channel" for p in parents):
         return None
     sizes = np.abs(array.astype(np.int64)).reshape(array.shape[0], array.shape[1], -1).max(axis=2)
     rows = sizes.max(axis=1)

@@ -55,28 +55,32 @@ def compare(
     ordered = state is not None or any(isinstance(side, DumpSource) for side in (base, other))
     if ordered and (workers is not None or cluster is not None):
         raise ConfigError("with state, and with a dump, samples follow one another: leave workers and cluster out")
-    found = Join(base, other, state=state)
+    tensor_join = Join(base, other, state=state)
     few: dict[str, np.ndarray] = {}
 
     def noted() -> Iterator[Batch]:
-        for feeds, labels in batches(list(base.inputs), data, found, state, batch, limit):
+        for feeds, labels in batches(list(base.inputs), data, tensor_join, state, batch, limit):
             few.update({} if few else {n: array[:_CLOSER] if array.ndim else array for n, array in feeds.items()})
             yield feeds, labels
 
     def tell() -> None:
         if progress is not None:
-            progress("comparing", found.samples, None)
+            progress("comparing", tensor_join.samples, None)
 
     if ordered:
         for item in noted():
-            found.add(*item)
+            tensor_join.add(*item)
             tell()
     else:
         for part in spread(_Joining(base, other), noted(), workers, cluster):
-            found.merge(part)
+            tensor_join.merge(part)
             tell()
     result = Comparison(
-        found, advise(found, few), (_name(float_model), _name(quant_model)), found.accuracy, found.outputs
+        tensor_join,
+        advise(tensor_join, few),
+        (_name(float_model), _name(quant_model)),
+        tensor_join.accuracy,
+        tensor_join.outputs,
     )
     if out is not None:
         write(result, out)
@@ -100,21 +104,21 @@ class _Joining:
         return one.part
 
 
-def _name(given: object) -> str:
-    return Path(given).name if isinstance(given, str | os.PathLike) else "model"
+def _name(model: object) -> str:
+    return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
-def write(found: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
+def write(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
     """Write the four files into `folder`, which is made where need be, and return their paths.
 
     Raises ConfigError where that cannot be written.
     """
     target = Path(folder)
     texts = {
-        "compare_per_layer_out.txt": _table(found),
-        "compare_per_layer_out.csv": _csv(found),
-        "abnormal_layer_advisor.txt": found.advice(),
-        "profiler.html": page(found),
+        "compare_per_layer_out.txt": _table(comparison),
+        "compare_per_layer_out.csv": _csv(comparison),
+        "abnormal_layer_advisor.txt": comparison.advice(),
+        "profiler.html": page(comparison),
     }
     with making(target, parents=True):
         for name, text in texts.items():
@@ -122,20 +126,20 @@ def write(found: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
     return [target / name for name in texts]
 
 
-def _table(found: Comparison) -> str:
-    rows = [COLUMNS, *([_text(cells[name]) for name in COLUMNS] for cells in found.table())]
+def _table(comparison: Comparison) -> str:
+    rows = [COLUMNS, *([_text(cells[name]) for name in COLUMNS] for cells in comparison.table())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     return "".join(
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
     )
 
 
-def _csv(found: Comparison) -> str:
+def _csv(comparison: Comparison) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = (*COLUMNS, *MORE_COLUMNS)
     writer.writerow(names)
-    writer.writerows([_exact(cells[name]) for name in names] for cells in found.table())
+    writer.writerows([_exact(cells[name]) for name in names] for cells in comparison.table())
     return out.getvalue()
 
 

@@ -88,24 +88,24 @@ class Comparison:
         return "\n".join(lines)
 
     def _summary(self) -> list[str]:
-        found = [f"output '{name}': {number(value)} dB" for name, value in self.outputs.items()]
+        lines = [f"output '{name}': {number(value)} dB" for name, value in self.outputs.items()]
         if self.accuracy is not None:
-            found.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
-        return found
+            lines.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
+        return lines
 
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     own = {} if row.local is None else row.local.to_dict()
     values = row.pair.to_dict()
-    held = row.held
+    form = row.held
     return {
         "": index,
         "mod_name": row.name,
         "base_op_type": row.kinds[0],
         "analy_op_type": row.kinds[1],
         "shape": list(row.shape),
-        "quant_dtype": "float32" if held is None else f"int{held.q.bits}",
-        "qscale": None if held is None else held.q.scale,
+        "quant_dtype": "float32" if form is None else f"int{form.q.bits}",
+        "qscale": None if form is None else form.q.scale,
         **{name: values[name] for name in (*METRICS, *_SPREADS)},
         **{f"local_{name}": own.get(name) for name in METRICS},
         **{name: values[name] for name in ("saturation", "clipped", "used_range")},

@@ -46,8 +46,8 @@ def _against(row: ComparedTensor, mean: np.ndarray, std: np.ndarray, join: Join)
     ours = row.channels.mean, row.channels.deviation
     if len(ours[0]) != len(mean):
         ours = np.array([row.pair.x.mean]), np.array([math.sqrt(row.pair.x.variance)])
-    if 2 <= len(mean) <= 4 and join.samples >= _FEW and (found := _reordered(row, ours, mean, std)) is not None:
-        return found
+    if 2 <= len(mean) <= 4 and join.samples >= _FEW and (reordered := _reordered(row, ours, mean, std)) is not None:
+        return reordered
     scale = max(float(std.max()), 1e-12)
     shift = float(np.abs(ours[0] - mean).max()) / scale
     spread = float(ours[1].max()) / scale

@@ -76,18 +76,18 @@ class ComparedTensor:
         """What the layer itself does wrong, as far as it matters to what reads it."""
         return self.own if self.seen is None else self.seen
 
-    def judge(self, x: np.ndarray, y: np.ndarray, held: StoredForm | None) -> None:
+    def judge(self, x: np.ndarray, y: np.ndarray, form: StoredForm | None) -> None:
         """Take in the two, of one shape, into `seen` and `channels`."""
         raw = x
         if self.window is not None:
             low, high = self.window
             x = np.clip(x, low, high)
-            zero = held.q.zero_point if held is not None and y.dtype.kind in "iu" else 0
-            y = np.maximum(y, y.dtype.type(zero)) if held is not None else np.clip(y, low, high)
+            zero = form.q.zero_point if form is not None and y.dtype.kind in "iu" else 0
+            y = np.maximum(y, y.dtype.type(zero)) if form is not None else np.clip(y, low, high)
             self.seen = self.seen or PairMeasures()
-            self.seen.add(x, y, held)
-        factor = (1.0,) if held is None else held.factor
-        self.channels.add(*(laid(a, factor) for a in (x, y if held is None else held.real(y), raw)))
+            self.seen.add(x, y, form)
+        factor = (1.0,) if form is None else form.factor
+        self.channels.add(*(laid(a, factor) for a in (x, y if form is None else form.real(y), raw)))
 
     def merge(self, other: ComparedTensor) -> None:
         """Take in what another has counted."""
@@ -155,19 +155,19 @@ class Join:
         real = {name: array for name, array in self._real(self.base.run(ours)) if array.dtype.kind == "f"}
         theirs = {name: array for name, array in theirs.items() if name in known or not known}
         ends: dict[str, np.ndarray] = {}
-        for name, array, held in self.other.run(theirs):
-            want = self._pair(name, array, held, real)
+        for name, array, form in self.other.run(theirs):
+            want = self._pair(name, array, form, real)
             if want is None:
                 continue
             row = self.rows[name] = self.rows.get(name) or self._row(name)
             row.shape, array = want.shape, array.reshape(want.shape)
-            row.pair.add(want, array, held)
+            row.pair.add(want, array, form)
             if not self._local:
-                row.judge(want, array, held)
+                row.judge(want, array, form)
             if name == self._scores:
-                self._score(labels, want, array if held is None else held.real(array))
+                self._score(labels, want, array if form is None else form.real(array))
             if name in self._state:
-                ends[self._state[name]] = array if held is None else held.real(array).astype(np.float32)
+                ends[self._state[name]] = array if form is None else form.real(array).astype(np.float32)
         if not self.rows:
             raise DataError("the two models have no tensor in common: is one made from the other?")
         if self._local:
@@ -177,14 +177,14 @@ class Join:
 
     def _add_local(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> None:
         """Run the batch through the second with all that is read as in the first."""
-        for name, array, held in self.other.forced(feeds, real):
+        for name, array, form in self.other.forced(feeds, real):
             row = self.rows.get(name)
             if row is None or name not in real or array.size != real[name].size:
                 continue
             want, array = real[name], array.reshape(real[name].shape)
-            row.judge(want, array, held)
+            row.judge(want, array, form)
             row.local = row.local or PairMeasures()
-            row.local.add(want, array, held)
+            row.local.add(want, array, form)
 
     @cached_property
     def _scores(self) -> str:
@@ -219,15 +219,15 @@ class Join:
             top.merge(sums)
 
     def _real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
-        for name, array, held in items:
-            yield name, array if held is None else np.asarray(held.real(array), np.float32)
+        for name, array, form in items:
+            yield name, array if form is None else np.asarray(form.real(array), np.float32)
 
     def _pair(
-        self, name: str, array: np.ndarray, held: StoredForm | None, real: Mapping[str, np.ndarray]
+        self, name: str, array: np.ndarray, form: StoredForm | None, real: Mapping[str, np.ndarray]
     ) -> np.ndarray | None:
         """Return the baseline's tensor to compare with, None where there is none."""
         want = real.get(name)
-        if held is None and array.dtype.kind != "f":
+        if form is None and array.dtype.kind != "f":
             return None  # indices, shapes
         if want is None or [d for d in want.shape if d != 1] != [d for d in array.shape if d != 1]:
             if name not in self.unpaired and name not in self.rows:
@@ -254,8 +254,8 @@ def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[fl
     value = None if graph is None or node is None else next((v for v in node.outputs if v.name == name), None)
     if value is None:
         return None
-    found = {_passes(use.node) for use in value.uses()}
-    return found.pop() if len(found) == 1 and not value.is_graph_output() else None
+    passed = {_passes(use.node) for use in value.uses()}
+    return passed.pop() if len(passed) == 1 and not value.is_graph_output() else None
 
 
 def _passes(node: ir.Node) -> tuple[float, float] | None:
@@ -289,18 +289,18 @@ def join(
     Raises DataError for wrong data, and where the models have nothing in common.
     """
     specs = list(base.inputs)
-    found = Join(base, other, local=local, state=state)
-    for feeds, labels in batches(specs, data, found, state, batch, limit):
-        found.add(feeds, labels)
+    joined = Join(base, other, local=local, state=state)
+    for feeds, labels in batches(specs, data, joined, state, batch, limit):
+        joined.add(feeds, labels)
         if progress is not None:
-            progress("comparing", found.samples, None)
-    return found
+            progress("comparing", joined.samples, None)
+    return joined
 
 
 def batches(
     specs: Sequence[InputSpec],
     data: object,
-    found: Join,
+    joined: Join,
     state: Mapping[str, str] | None,
     batch: int | None,
     limit: int | None,
@@ -311,8 +311,8 @@ def batches(
     if state:
         for feeds, labels in source.batches(1 << 30):
             count = max((spec.count(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
-            missing = [spec for spec in fed if spec.name not in feeds and not found.samples]
+            missing = [spec for spec in fed if spec.name not in feeds and not joined.samples]
             yield {**zeros(missing, count), **feeds}, labels
         return
-    size = batch or samples_at_once(found.base, source.first())
+    size = batch or samples_at_once(joined.base, source.first())
     yield from source.batches(size)

@@ -45,12 +45,12 @@ def broken(row: ComparedTensor, closer: LayerExaminer, explained: bool) -> Layer
     """
     if closer.made:
         return None
-    found = closer.bias(row)
-    if found is None and not explained and _strange(row):
-        found = closer.look(row)
-    if found is None:
+    wrong_bias = closer.bias(row)
+    if wrong_bias is None and not explained and _strange(row):
+        wrong_bias = closer.look(row)
+    if wrong_bias is None:
         return None
-    kind, measured, limit, at = found
+    kind, measured, limit, at = wrong_bias
     remedy = "the integer graph is not what the float model asks for: quantize the float model again"
     finding = finding_of(row, kind=kind, measured=measured, limit=limit, remedy=remedy, order=1)
     if at is None:

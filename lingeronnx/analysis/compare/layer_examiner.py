@@ -45,9 +45,9 @@ class LayerExaminer:
     @cached_property
     def _real(self) -> dict[str, np.ndarray]:
         return {
-            name: array if held is None else held.real(array)
-            for name, array, held in self._base.run(self._feeds)
-            if array.dtype.kind == "f" or held
+            name: array if form is None else form.real(array)
+            for name, array, form in self._base.run(self._feeds)
+            if array.dtype.kind == "f" or form
         }
 
     @cached_property
@@ -57,8 +57,8 @@ class LayerExaminer:
         for _ in self._other.run(feeds):
             pass  # so that it knows its tensors' types
         return {
-            name: array if held is None else held.real(array)
-            for name, array, held in self._other.forced(feeds, self._real)
+            name: array if form is None else form.real(array)
+            for name, array, form in self._other.forced(feeds, self._real)
         }
 
     def look(self, row: ComparedTensor) -> Answer | None:
@@ -71,13 +71,13 @@ class LayerExaminer:
         if not sound.all():
             x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
         x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
-        seen = x, y
+        arrays = x, y
         if row.window is not None:
-            seen = np.clip(x, *row.window), np.clip(y, *row.window)
+            arrays = np.clip(x, *row.window), np.clip(y, *row.window)
         for look in (self._attributes, self._relu_left_out):
-            if (found := look(row)) is not None:
-                return found
-        return _relu(x, y) or _order(x, y) or _order(*seen) or _offset(*seen) or _else(row, *seen)
+            if (cause := look(row)) is not None:
+                return cause
+        return _relu(x, y) or _order(x, y) or _order(*arrays) or _offset(*arrays) or _else(row, *arrays)
 
     def bias(self, row: ComparedTensor) -> Answer | None:
         """Return whether some of a layer's biases are at the end of their type."""

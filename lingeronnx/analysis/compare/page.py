@@ -20,25 +20,25 @@ __all__ = ["page"]
 _BINS = 64  # of a tensor's histogram
 
 
-def page(found: Comparison) -> str:
+def page(comparison: Comparison) -> str:
     """Return the HTML text."""
-    number = {row.name: i for i, row in enumerate(found.rows)}
-    before = parents(found.join)
+    number = {row.name: i for i, row in enumerate(comparison.rows)}
+    before = parents(comparison.join)
     body = {
-        "names": list(found.names), "samples": found.join.samples,
-        "accuracy": None if found.accuracy is None else list(found.accuracy),
-        "outputs": {name: _plain(value) for name, value in found.outputs.items()},
-        "worst": [number[row.name] for row in found.worst],
-        "findings": [finding.to_dict() for finding in found.findings], "options": found.options,
-        "rows": [{**_row(row), "i": i, "why": found.why(row), "parents": [number[p] for p in before[row.name]]}
-                 for i, row in enumerate(found.rows)],
+        "names": list(comparison.names), "samples": comparison.join.samples,
+        "accuracy": None if comparison.accuracy is None else list(comparison.accuracy),
+        "outputs": {name: _plain(value) for name, value in comparison.outputs.items()},
+        "worst": [number[row.name] for row in comparison.worst],
+        "findings": [finding.to_dict() for finding in comparison.findings], "options": comparison.options,
+        "rows": [{**_row(row), "i": i, "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
+                 for i, row in enumerate(comparison.rows)],
     }  # fmt: skip
     text = json.dumps(body, separators=(",", ":"), allow_nan=False, default=float).replace("<", "\\u003c")
     return (files(__package__) / "page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
 
 
 def _row(row: ComparedTensor) -> dict[str, object]:
-    pair, held = row.pair, row.held
+    pair, form = row.pair, row.held
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
     return {
@@ -46,8 +46,8 @@ def _row(row: ComparedTensor) -> dict[str, object]:
         "kinds": list(row.kinds),
         "node": row.nodes[0],
         "shape": list(row.shape),
-        "dtype": "float32" if held is None else f"int{held.q.bits}",
-        "scale": None if held is None else _plain(held.q.scale),
+        "dtype": "float32" if form is None else f"int{form.q.bits}",
+        "scale": None if form is None else _plain(form.q.scale),
         "m": _metrics(pair),
         "o": _metrics(row.judged),
         "own": _plain(row.judged.sqnr),

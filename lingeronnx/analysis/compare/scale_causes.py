@@ -23,21 +23,21 @@ def same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
 
 
 def held_wrong(
-    row: ComparedTensor, before: Mapping[str, ComparedTensor], found: Mapping[str, LayerFinding]
+    row: ComparedTensor, before: Mapping[str, ComparedTensor], by_layer: Mapping[str, LayerFinding]
 ) -> LayerFinding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
 
-    before : the rows that it is computed from. found : what is known of them.
+    before : the rows that it is computed from. by_layer : what is known of them.
     """
     finding = _of_scale(row)
     own = row.kinds[0] not in operators.KEEP_SCALE or not any(same_scale(row, other) for other in before.values())
-    known = finding is not None and any(name in found and found[name].kind == finding.kind for name in before)
+    known = finding is not None and any(name in by_layer and by_layer[name].kind == finding.kind for name in before)
     return finding if own or known else None
 
 
 def _of_scale(row: ComparedTensor) -> LayerFinding | None:
-    pair, held = row.judged, row.held
-    if held is None or pair.clipped is None or pair.used is None or not pair.count:
+    pair, form = row.judged, row.held
+    if form is None or pair.clipped is None or pair.used is None or not pair.count:
         return None
     if pair.clipped > _CLIPPED and pair.sqnr < _BITS:
         return finding_of(
@@ -64,16 +64,16 @@ def _of_scale(row: ComparedTensor) -> LayerFinding | None:
 
 def _scale(row: ComparedTensor) -> str:
     """Return the override that gives the tensor the largest power of two that holds its range."""
-    held, x = row.held, row.judged.x
-    assert held is not None
-    reach = max(x.high / held.q.high, x.low / held.q.low, 1e-30) * max(held.factor)
+    form, x = row.held, row.judged.x
+    assert form is not None
+    reach = max(x.high / form.q.high, x.low / form.q.low, 1e-30) * max(form.factor)
     return override(row, f"scale:2^{math.floor(-math.log2(reach))}")
 
 
 def range_text(row: ComparedTensor) -> str:
     """Return the range of the values and that of the integers which hold them, in words."""
-    held, x = row.held, row.judged.x
-    assert held is not None
-    factor = held.q.scale * max(held.factor)
-    low, high = ((end - held.q.zero_point) / factor for end in (held.q.low, held.q.high))
+    form, x = row.held, row.judged.x
+    assert form is not None
+    factor = form.q.scale * max(form.factor)
+    low, high = ((end - form.q.zero_point) / factor for end in (form.q.low, form.q.high))
     return f"[{x.low:.4g}, {x.high:.4g}] in integers of [{low:.4g}, {high:.4g}]"

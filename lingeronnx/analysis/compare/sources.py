@@ -113,14 +113,14 @@ class IntegerSource:
         self.users: dict[str, str] = {}
         self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, StoredForm | None]] = {}
         names = session.floats
-        taken, seen = set(names.values()), set()
+        taken, users = set(names.values()), set()
         for value in ir.values(self.graph):
             name = str(value.name)
             user = names.get(name, name)
-            if user in seen or (name not in names and name in taken):
+            if user in users or (name not in names and name in taken):
                 continue  # the float tensor beside the integers that hold it, or a second copy of these
             self.users[name] = user
-            seen.add(user)
+            users.add(user)
         self._streams = {user: name for name, user in self.users.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -141,22 +141,22 @@ class IntegerSource:
             user = self.users.get(name)
             if user is None:
                 continue
-            held = self._held(user, array, q)
-            self._kinds[name] = array.shape, array.dtype, held
-            yield user, array, held
+            form = self._held(user, array, q)
+            self._kinds[name] = array.shape, array.dtype, form
+            yield user, array, form
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor as computed from inputs that hold `real`."""
         force = {}
-        for name, (shape, dtype, held) in self._kinds.items():
-            given = real.get(self.users[name])
-            if given is None or given.size != np.prod(shape) or name in feeds:
+        for name, (shape, dtype, form) in self._kinds.items():
+            array = real.get(self.users[name])
+            if array is None or array.size != np.prod(shape) or name in feeds:
                 continue
-            given = given.reshape(shape)
-            if held is not None:
-                force[name] = held.integers(given, dtype)
+            array = array.reshape(shape)
+            if form is not None:
+                force[name] = form.integers(array, dtype)
             elif dtype.kind == "f":
-                force[name] = given.astype(dtype)
+                force[name] = array.astype(dtype)
         return self._forced(feeds, force)
 
     def _forced(self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -207,12 +207,12 @@ class PlannedSource:
             graph, reads, writes = cut(self.graph, self.plan, real.keys())
             self._cut = FloatRunner(graph, {*writes}), reads, writes
         runner, reads, writes = self._cut
-        given = dict(feeds)
+        inputs = dict(feeds)
         for name, user in reads.items():
-            held = self._held(user)
-            assert held is not None
-            given[name] = held.q.real(held.integers(real[user], np.dtype(np.int64))).astype(np.float32)
-        return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(given))
+            form = self._held(user)
+            assert form is not None
+            inputs[name] = form.q.real(form.integers(real[user], np.dtype(np.int64))).astype(np.float32)
+        return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(inputs))
 
     def _held(self, user: str) -> StoredForm | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
@@ -267,9 +267,9 @@ class DumpSource:
 
     def of(self, graph: IntegerSource) -> DumpSource:
         """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""
-        found = DumpSource({graph.users[name]: kept for name, kept in self._arrays.items() if name in graph.users})
-        found._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
-        return found
+        dump = DumpSource({graph.users[name]: kept for name, kept in self._arrays.items() if name in graph.users})
+        dump._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
+        return dump
 
     def node(self, name: str) -> ir.Node | None:
         """A dump has no nodes."""
@@ -291,17 +291,17 @@ class DumpSource:
         return iter(())
 
 
-def source(given: object) -> TensorSource:
-    """Return the source that `given` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
-    if isinstance(given, FloatSource | IntegerSource | PlannedSource | DumpSource):
-        return given
-    if isinstance(given, QuantizedModel):
-        return IntegerSource(given.session())
-    if isinstance(given, str | os.PathLike) and Path(given).is_dir():
-        return DumpSource(given)
-    if isinstance(given, Mapping):
-        return DumpSource(given)
-    if not isinstance(given, str | os.PathLike | ir.Graph | Session):
-        raise ConfigError(f"a {type(given).__name__} cannot be compared; give a model, a session or a dump")
-    session = given if isinstance(given, Session) else Session(given)
+def source(model: object) -> TensorSource:
+    """Return the source that `model` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
+    if isinstance(model, FloatSource | IntegerSource | PlannedSource | DumpSource):
+        return model
+    if isinstance(model, QuantizedModel):
+        return IntegerSource(model.session())
+    if isinstance(model, str | os.PathLike) and Path(model).is_dir():
+        return DumpSource(model)
+    if isinstance(model, Mapping):
+        return DumpSource(model)
+    if not isinstance(model, str | os.PathLike | ir.Graph | Session):
+        raise ConfigError(f"a {type(model).__name__} cannot be compared; give a model, a session or a dump")
+    session = model if isinstance(model, Session) else Session(model)
     return IntegerSource(session) if session.is_integer else FloatSource(session)

@@ -158,13 +158,13 @@ class Outputs:
 
     def rows(self) -> list[OutlierRow]:
         """Return a row for each layer seen, in the order in which they were first seen."""
-        return [_spread_row(name, seen) for name, seen in self._seen.items()]
+        return [_spread_row(name, distribution) for name, distribution in self._seen.items()]
 
 
-def _spread_row(name: str, seen: Distribution) -> OutlierRow:
-    if seen.skipped or not seen.count:
-        return OutlierRow(name, math.nan, math.inf if seen.skipped else math.nan, math.nan)
-    return OutlierRow(name, seen.mean, seen.high, seen.histogram.quantile(SHARE))
+def _spread_row(name: str, distribution: Distribution) -> OutlierRow:
+    if distribution.skipped or not distribution.count:
+        return OutlierRow(name, math.nan, math.inf if distribution.skipped else math.nan, math.nan)
+    return OutlierRow(name, distribution.mean, distribution.high, distribution.histogram.quantile(SHARE))
 
 
 def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
@@ -183,17 +183,17 @@ def layers_of(session: Session, pattern: str | None = None, root: str = "") -> d
     none, and where nothing has such a name.
     """
     wanted = matcher(pattern, root)
-    found: dict[str, str] = {}
+    layer_of: dict[str, str] = {}
     for node in session.model.graph:
         if node.op_type == "Constant" and not node.domain:
             continue
         for place, value in enumerate(node.outputs):
             layer = str(value.name if place else node.name)
             if value.name and wanted(layer):
-                found[str(value.name)] = layer
-    if not found:
+                layer_of[str(value.name)] = layer
+    if not layer_of:
         raise ConfigError(f"no layer has a name in which '{pattern}' is found; layers are called by their nodes")
-    return found
+    return layer_of
 
 
 def analyse_outputs(
@@ -217,8 +217,8 @@ def analyse_outputs(
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
     for feeds, _ in source.batches(batch):
-        for name, array, held in session.tensors(feeds, list(layers)):
-            outputs.add(name, array, held)
+        for name, array, q in session.tensors(feeds, list(layers)):
+            outputs.add(name, array, q)
         done += min((len(array) for array in feeds.values()), default=1)
         if progress is not None:
             progress("analysing", done, None)

@@ -82,7 +82,7 @@ class RecordedTensor:
 
 def entries(model: ir.Graph) -> list[OperatorTensor]:
     """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
-    found = []
+    rows = []
     for node in model.graph:
         if node.op_type == "Constant" and not node.domain:
             continue
@@ -90,11 +90,11 @@ def entries(model: ir.Graph) -> list[OperatorTensor]:
         for index, value in enumerate(node.inputs):
             if value is not None and value.name:
                 attr = _role(node, index, value)
-                found += [OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
-        found += [
+                rows += [OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
+        rows += [
             OperatorTensor(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name
         ]
-    return found
+    return rows
 
 
 def _role(node: ir.Node, index: int, value: ir.Value) -> str:
@@ -176,22 +176,22 @@ class Recorder:
             if entry.attr in ("weight", "bias") and entry.tensor not in self._seen:
                 array = ir.const(self.session.model.graph.initializers[entry.tensor])
                 if array is not None and array.size:
-                    held = constants.get(entry.tensor)
-                    real, scale = (array, None) if held is None else (held.real(array), held.attribute)
+                    q = constants.get(entry.tensor)
+                    real, scale = (array, None) if q is None else (q.real(array), q.attribute)
                     self._take(entry.tensor, real, str(array.dtype), scale, 0)
-        seen = [entry for entry in self.entries if entry.tensor in self._seen]
-        return Profile(seen, self._seen, ir.digest(self.session.model))
+        recorded = [entry for entry in self.entries if entry.tensor in self._seen]
+        return Profile(recorded, self._seen, ir.digest(self.session.model))
 
     def _take(self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int) -> None:
         """Take in a batch of real values whose channels lie along `axis`."""
-        seen = self._seen.get(name)
-        if seen is None:
-            seen = self._seen[name] = RecordedTensor(dtype, scale, real.shape, Distribution(), [])
-        seen.spread.add(real)
+        recorded = self._seen.get(name)
+        if recorded is None:
+            recorded = self._seen[name] = RecordedTensor(dtype, scale, real.shape, Distribution(), [])
+        recorded.spread.add(real)
         if self._per_channel and real.ndim > 1:
             parts = np.moveaxis(real, axis, 0)
-            seen.channels += [Distribution() for _ in range(len(parts) - len(seen.channels))]
-            for channel, part in zip(seen.channels, parts, strict=True):
+            recorded.channels += [Distribution() for _ in range(len(parts) - len(recorded.channels))]
+            for channel, part in zip(recorded.channels, parts, strict=True):
                 channel.add(part)
 
 
@@ -200,7 +200,7 @@ def _constants_held(model: ir.Graph) -> dict[str, Affine]:
 
     A bias has the scale of what is summed up: the input's times the weight's.
     """
-    found: dict[str, Affine] = {}
+    by_constant: dict[str, Affine] = {}
     for node in model.graph:
         form = integer_format(node) if is_quantized_domain(node) else None
         if form is None:
@@ -216,10 +216,10 @@ def _constants_held(model: ir.Graph) -> dict[str, Affine]:
                 continue
             scale = scales(attrs, key)
             along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
-            own = found[ir.read_name(node, index)] = Affine(scale, granularity=along)
+            own = by_constant[ir.read_name(node, index)] = Affine(scale, granularity=along)
             if biases and attrs.get(sums):
-                found[ir.read_name(node, biases.pop(0))] = accumulator(number(attrs, sums) * own.scales, False)
-    return found
+                by_constant[ir.read_name(node, biases.pop(0))] = accumulator(number(attrs, sums) * own.scales, False)
+    return by_constant
 
 
 # ---- what was seen -----------------------------------------------------------------------------------------------
@@ -243,13 +243,13 @@ class Profile:
         """
         wanted = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
         kinds = (types,) if isinstance(types, str) else tuple(types or ())
-        found = [e for e in self.entries if e.module.startswith(wanted) and (not kinds or e.op in kinds)]
-        if not found:
+        rows = [e for e in self.entries if e.module.startswith(wanted) and (not kinds or e.op in kinds)]
+        if not rows:
             known = ", ".join(sorted({entry.op for entry in self.entries}))
             raise ConfigError(
                 f"no operator fits prefixes {list(wanted)} and types {list(kinds)}; its types are {known}"
             )
-        return found
+        return rows
 
     def text(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None, with_stack: bool = False
@@ -257,8 +257,8 @@ class Profile:
         """Return the table of `statistic.txt`; with_stack adds where in the source an operator comes from."""
         rows = []
         for index, entry in enumerate(self.chosen(prefixes, types)):
-            seen = self.seen[entry.tensor]
-            spread = seen.spread
+            recorded = self.seen[entry.tensor]
+            spread = recorded.spread
             numbers = [f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)]
             rows.append(
                 [
@@ -266,10 +266,10 @@ class Profile:
                     entry.op,
                     entry.module,
                     entry.attr,
-                    seen.dtype,
-                    _scale_text(seen.scale),
+                    recorded.dtype,
+                    _scale_text(recorded.scale),
                     *numbers,
-                    str(list(seen.shape)),
+                    str(list(recorded.shape)),
                     *([entry.stack or "unknown"] if with_stack else []),
                 ]
             )
@@ -301,7 +301,7 @@ class Profile:
         ConfigError where the profile has none.
         """
         chosen = self.chosen(prefixes, types)
-        if force_per_channel and not any(seen.channels for seen in self.seen.values()):
+        if force_per_channel and not any(recorded.channels for recorded in self.seen.values()):
             raise ConfigError("this profile was made without channels; make it with per_channel")
         home = folder(folder(out_dir) / "tensorboard")
         write_histograms(home / EVENTS, self._tagged(chosen, force_per_channel))
@@ -309,27 +309,27 @@ class Profile:
 
     def _tagged(self, chosen: Sequence[OperatorTensor], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
         for entry in chosen:
-            seen = self.seen[entry.tensor]
+            recorded = self.seen[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"
-            if not per_channel or not seen.channels:
-                yield tag, seen.spread
+            if not per_channel or not recorded.channels:
+                yield tag, recorded.spread
                 continue
-            for index, channel in enumerate(seen.channels):
+            for index, channel in enumerate(recorded.channels):
                 yield f"{tag}/{index}", channel
 
     def to_dict(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
     ) -> list[dict[str, object]]:
         """Return the rows as JSON-ready values."""
-        found = []
+        rows = []
         for entry in self.chosen(prefixes, types):
-            seen, spread = self.seen[entry.tensor], self.seen[entry.tensor].spread
-            found.append(
+            recorded, spread = self.seen[entry.tensor], self.seen[entry.tensor].spread
+            rows.append(
                 {
                     **vars(entry),
-                    "dtype": seen.dtype,
-                    "scale": seen.scale,
-                    "shape": list(seen.shape),
+                    "dtype": recorded.dtype,
+                    "scale": recorded.scale,
+                    "shape": list(recorded.shape),
                     "min": spread.low,
                     "max": spread.high,
                     "mean": spread.mean,
@@ -338,7 +338,7 @@ class Profile:
                     "skipped": spread.skipped,
                 }
             )
-        return found
+        return rows
 
 
 def _scale_text(scale: _SCALES) -> str:

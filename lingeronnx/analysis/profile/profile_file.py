@@ -42,12 +42,12 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     arrays: dict[str, np.ndarray] = {}
     number = 0
     tensors = {}
-    for name, seen in profile.seen.items():
+    for name, recorded in profile.seen.items():
         spreads = []
-        for spread in (seen.spread, *seen.channels):
+        for spread in (recorded.spread, *recorded.channels):
             spreads.append(_written(spread, number, arrays))
             number += 1
-        tensors[name] = {"dtype": seen.dtype, "scale": seen.scale, "shape": seen.shape, "spreads": spreads}
+        tensors[name] = {"dtype": recorded.dtype, "scale": recorded.scale, "shape": recorded.shape, "spreads": spreads}
     body = {"version": _VERSION, "model": profile.model, "entries": [asdict(entry) for entry in profile.entries],
             "tensors": tensors}  # fmt: skip
     write_npz(path, {_KEY: np.frombuffer(json.dumps(body).encode(), np.uint8), **arrays})
@@ -75,8 +75,8 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             body = json.loads(arrays[_KEY].tobytes())
             if body["version"] != _VERSION:
                 raise DataError(f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}")
-            seen = {name: _seen(held, arrays) for name, held in body["tensors"].items()}
-            return Profile([OperatorTensor(**entry) for entry in body["entries"]], seen, str(body["model"]))
+            recorded = {name: _seen(stored, arrays) for name, stored in body["tensors"].items()}
+            return Profile([OperatorTensor(**entry) for entry in body["entries"]], recorded, str(body["model"]))
     except DataError:
         raise
     except OSError as error:
@@ -85,10 +85,10 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         raise DataError(f"{file} is no profile that lingeronnx wrote ({type(error).__name__})") from error
 
 
-def _seen(held: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
-    spread, *channels = [_read(numbers, arrays) for numbers in held["spreads"]]
-    scale = tuple(held["scale"]) if isinstance(held["scale"], list) else held["scale"]
-    return RecordedTensor(held["dtype"], scale, tuple(held["shape"]), spread, channels)
+def _seen(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
+    spread, *channels = [_read(numbers, arrays) for numbers in stored["spreads"]]
+    scale = tuple(stored["scale"]) if isinstance(stored["scale"], list) else stored["scale"]
+    return RecordedTensor(stored["dtype"], scale, tuple(stored["shape"]), spread, channels)
 
 
 def _read(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Distribution:

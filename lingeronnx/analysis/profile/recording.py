@@ -71,19 +71,19 @@ def profile(
         with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
             recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
             for feeds, _ in source.batches(batch):
-                for name, array, held in session.tensors(feeds):
-                    recorder.add(name, array, held)
+                for name, array, q in session.tensors(feeds):
+                    recorder.add(name, array, q)
                 done += min((len(array) for array in feeds.values()), default=1)
                 if progress is not None:
                     progress("profiling", done, None)
-            found = recorder.profile()
-            found.chosen(prefixes, types)
+            recorded = recorder.profile()
+            recorded.chosen(prefixes, types)
         if home is not None:
-            found.table(home, prefixes, types, with_stack)
-            save_profile(found, home / FILE)
+            recorded.table(home, prefixes, types, with_stack)
+            save_profile(recorded, home / FILE)
             if tensorboard:
-                found.tensorboard(home, prefixes, types, per_channel)
-    return found
+                recorded.tensorboard(home, prefixes, types, per_channel)
+    return recorded
 
 
 class RecordedSession(Session):
@@ -129,11 +129,11 @@ class RecordedSession(Session):
         places = [self._places.get(digest) for digest in self._digests(feeds)]
         if None in places:
             raise DataError(f"sample {places.index(None)} of the batch is not among those of the profile {self._home}")
-        for name, (array, held) in self._kept.items():
+        for name, (array, q) in self._kept.items():
             rows, rest = divmod(len(array), self.samples)
             if not rest and (names is None or name in names):
                 pieces = [array[place * rows : (place + 1) * rows] for place in places if place is not None]
-                yield name, np.concatenate(pieces), held
+                yield name, np.concatenate(pieces), q
 
     @property
     def _fed(self) -> list[str]:
@@ -143,10 +143,10 @@ class RecordedSession(Session):
         """Yield a digest of each sample."""
         arrays = [np.asarray(feeds[name]) for name in self._fed]
         for place in range(len(arrays[0])):
-            found = hashlib.sha256()
+            hasher = hashlib.sha256()
             for array in arrays:
-                found.update(np.ascontiguousarray(array[place]).tobytes())
-            yield found.digest()
+                hasher.update(np.ascontiguousarray(array[place]).tobytes())
+            yield hasher.digest()
 
 
 class _Kept(IntegerSource):

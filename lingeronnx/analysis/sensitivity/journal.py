@@ -24,10 +24,10 @@ _DIGEST = 16
 
 def hashed(*parts: bytes) -> str:
     """Return a digest of all `parts`, one after the other, in hexadecimal."""
-    found = hashlib.blake2b(digest_size=_DIGEST)
+    hasher = hashlib.blake2b(digest_size=_DIGEST)
     for part in parts:
-        found.update(part)
-    return found.hexdigest()
+        hasher.update(part)
+    return hasher.hexdigest()
 
 
 class Journal:
@@ -71,9 +71,9 @@ class Journal:
         self._check(_parsed(first, path))
         return True
 
-    def _check(self, found: object) -> None:
+    def _check(self, header: object) -> None:
         for key, value in self._header.items():
-            other = found.get(key) if isinstance(found, dict) else None
+            other = header.get(key) if isinstance(header, dict) else None
             if other != value:
                 digest = isinstance(value, str) and len(value) == 2 * _DIGEST
                 raise self.stale(

@@ -40,11 +40,15 @@ def check_matplotlib() -> None:
 
 
 def draw(
-    folder: Path, planned: Planned, worst_first: Sequence[RoundedOperator], seen: Mapping[str, np.ndarray], number: int
+    folder: Path,
+    planned: Planned,
+    worst_first: Sequence[RoundedOperator],
+    outputs: Mapping[str, np.ndarray],
+    number: int,
 ) -> None:
     """Write the four files, of the `number` best and worst layers each.
 
-    seen : values of the float model's tensors, on some samples.
+    outputs : values of the float model's tensors, on some samples.
     """
     with_weights = [layer for layer in worst_first if layer.weight.weights]
     with_outputs = [layer for layer in worst_first if layer.activation.tensors]
@@ -53,7 +57,7 @@ def draw(
             pages = [
                 tensor
                 for layer in chosen
-                for tensor in (_weights(planned, layer) if name == "weight" else _outputs(planned, layer, seen))
+                for tensor in (_weights(planned, layer) if name == "weight" else _outputs(planned, layer, outputs))
             ]
             _write(folder / f"{side}_{name}_hist_result.pdf", pages)
 
@@ -67,10 +71,10 @@ def _weights(planned: Planned, layer: RoundedOperator) -> Iterator[Tensor]:
                     yield f"{layer.op_type} {layer.name}: {ir.read_name(node, index)}", np.asarray(values), q
 
 
-def _outputs(planned: Planned, layer: RoundedOperator, seen: Mapping[str, np.ndarray]) -> Iterator[Tensor]:
+def _outputs(planned: Planned, layer: RoundedOperator, outputs: Mapping[str, np.ndarray]) -> Iterator[Tensor]:
     for name in sorted(layer.activation.tensors):
-        if name in seen:
-            yield f"{layer.op_type} {layer.name}: {name}", seen[name], planned.plan.tensors[name]
+        if name in outputs:
+            yield f"{layer.op_type} {layer.name}: {name}", outputs[name], planned.plan.tensors[name]
 
 
 def cut_off(values: np.ndarray, q: Affine) -> float:

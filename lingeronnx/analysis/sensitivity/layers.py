@@ -42,8 +42,8 @@ class RoundedOperator:
 
     def kinds(self, what: str) -> dict[str, RoundedSet]:
         """Return {"weight", "activation" or "both": what is rounded}; what : one of these, or "all"."""
-        found = {"weight": self.weight, "activation": self.activation, "both": self.weight | self.activation}
-        there = {kind: setting for kind, setting in found.items() if setting.tensors or setting.weights}
+        by_kind = {"weight": self.weight, "activation": self.activation, "both": self.weight | self.activation}
+        there = {kind: setting for kind, setting in by_kind.items() if setting.tensors or setting.weights}
         if not self.weight.weights:
             there = {"activation": self.activation} if what != "weight" else {}
         elif not self.activation.tensors:
@@ -61,7 +61,7 @@ def layers(planned: Planned) -> list[RoundedOperator]:
     users = {str(node.name): node for node in ir.all_nodes(planned.original.graph)}
     held = planned.plan.tensors
     own = [(node, op) for node, op in planned.parts.nodes if not (op.moves or op.keeps)]
-    found = _begins(planned)
+    operators = _begins(planned)
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in own:
         groups.setdefault(ir.origin(node), []).append((node, op))
@@ -76,14 +76,16 @@ def layers(planned: Planned) -> list[RoundedOperator]:
         user = users.get(name)
         selector = _selector(planned, [name, *(ir.written_name(node) for node, _ in members)])
         kind = members[-1][0].op_type if user is None else user.op_type
-        found.append(RoundedOperator(name, kind, RoundedSet(tensors=tensors), RoundedSet(weights=weights), selector))
-    return [layer for layer in found if layer.whole != RoundedSet()]
+        operators.append(
+            RoundedOperator(name, kind, RoundedSet(tensors=tensors), RoundedSet(weights=weights), selector)
+        )
+    return [layer for layer in operators if layer.whole != RoundedSet()]
 
 
 def _begins(planned: Planned) -> list[RoundedOperator]:
     """Return an entry for every tensor that comes from the host and is made integers."""
-    made = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
-    names = [n for n in planned.parts.activations if n not in made and n in planned.plan.tensors]
+    written = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
+    names = [n for n in planned.parts.activations if n not in written and n in planned.plan.tensors]
     return [
         RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "") for name in names
     ]
@@ -133,25 +135,27 @@ def given_back(planned: Planned, taken: Sequence[RoundedOperator], every: Sequen
         return reduce(or_, (layer.whole for layer in taken), RoundedSet())
     names = planned.selectors(parts.graph).skipped([layer.selector for layer in taken])
     rest = parts.without({name: "skipped" for name in names if name in parts.ops})
-    whole, held = reduce(or_, (layer.whole for layer in every), RoundedSet()), frozenset(rest.activations)
-    return RoundedSet(whole.tensors - held, frozenset(name for name in whole.weights if name not in rest.ops))
+    whole, activations = reduce(or_, (layer.whole for layer in every), RoundedSet()), frozenset(rest.activations)
+    return RoundedSet(whole.tensors - activations, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
-def rounding(planned: Planned, found: Sequence[RoundedOperator], outputs: Sequence[str]) -> RoundableModel:
-    """Return how all of `found` are rounded under the plan."""
+def rounding(planned: Planned, operators: Sequence[RoundedOperator], outputs: Sequence[str]) -> RoundableModel:
+    """Return how all of `operators` are rounded under the plan."""
     plan = planned.plan
-    tensors = {name: plan.tensors[name] for layer in found for name in layer.activation.tensors}
-    wanted = {name for layer in found for name in layer.weight.weights}
+    tensors = {name: plan.tensors[name] for layer in operators for name in layer.activation.tensors}
+    wanted = {name for layer in operators for name in layer.weight.weights}
     weights = {str(node.name): _rounded(planned, node, op) for node, op in planned.parts.nodes if node.name in wanted}
     return RoundableModel(ir.to_bytes(planned.graph), tuple(outputs), tensors, weights)
 
 
 def _rounded(planned: Planned, node: ir.Node, op: Op) -> Mapping[str, np.ndarray]:
     """Return the constants of `node` with its weights on their grid, by name."""
-    found: dict[str, np.ndarray] = {}
+    constants: dict[str, np.ndarray] = {}
     for index in op.parameters(node):
         q, values = planned.plan.tensors.get(ir.read_name(node, index)), parameter_values(node, index)
         if q is not None and values is not None:
-            held = q.on_grid(np.asarray(values, np.float64))
-            found.update({ir.read_name(node, i): array for i, array in with_parameter(node, index, held).items()})
-    return found
+            on_grid = q.on_grid(np.asarray(values, np.float64))
+            constants.update(
+                {ir.read_name(node, i): array for i, array in with_parameter(node, index, on_grid).items()}
+            )
+    return constants

@@ -173,9 +173,9 @@ class TrialModel:
 
     def under(self, setting: RoundedSet) -> TrialModel:
         """Return the same model under another setting; what is kept is shared."""
-        found = TrialModel(self._engine, self._base, setting)
-        found._kept = self._kept
-        return found
+        trial = TrialModel(self._engine, self._base, setting)
+        trial._kept = self._kept
+        return trial
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Return the outputs `names`, None for all, of a batch."""
@@ -188,8 +188,8 @@ class TrialModel:
 
     def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run a batch, feeds or the array of a single input; the output itself where there is one, else a list."""
-        found = self.run(None, given if isinstance(given, Mapping) else {self.inputs[0].name: given})
-        return found[0] if len(found) == 1 else found
+        outputs = self.run(None, given if isinstance(given, Mapping) else {self.inputs[0].name: given})
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _part(self, part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         digest = hashlib.blake2b(digest_size=16)

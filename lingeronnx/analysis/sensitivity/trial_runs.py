@@ -83,18 +83,18 @@ class TrialRuns:
     @property
     def notes(self) -> Sequence[str]:
         """What a user should know of the data and the plan."""
-        found = list(self._data.notes)
-        found += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
+        notes = list(self._data.notes)
+        notes += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
         if self.planned.conf.effort == "fast":
-            found.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
-        return found
+            notes.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
+        return notes
 
     def draw(self, folder: Path, every: Sequence[RoundedOperator], worst_first: Sequence[Ranked], number: int) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""
         engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
         feeds, _ = next(self._data.batches(self.block))
         runs = [engine.base(RoundedSet(), part).tensors for _, _, part in engine.parts(feeds)]
-        seen = {
+        outputs = {
             name: np.concatenate([run[name].reshape(-1) for run in runs])
             for name in self._given.tensors
             if name in runs[0]
@@ -103,7 +103,7 @@ class TrialRuns:
             folder,
             self.planned,
             [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)],
-            seen,
+            outputs,
             number,
         )
 
@@ -132,8 +132,8 @@ class TrialRuns:
 
         digests: deque[str] = deque()
         job = BlockTrials(self._given, base, tuple(settings), tuple(names))
-        for found in spread(job, self._left(journal, part, take, digests), *self._place):
-            record = {"part": part, "data": digests.popleft(), **found}
+        for trial_result in spread(job, self._left(journal, part, take, digests), *self._place):
+            record = {"part": part, "data": digests.popleft(), **trial_result}
             journal.add(record)
             take(record)
         done.values = [measures.values for measures in total]

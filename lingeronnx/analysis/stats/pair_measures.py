@@ -103,11 +103,11 @@ class PairMeasures:
     @classmethod
     def of(cls, state: Sequence[Any]) -> PairMeasures:
         """Return what had the `state`."""
-        found = cls()
-        found.x, found.y = (Distribution.of(side) for side in state[:2])
-        found.skipped, found.atol, found.rtol = state[2:5]
-        found._sums = np.array(state[5], np.float64)
-        return found
+        measures = cls()
+        measures.x, measures.y = (Distribution.of(side) for side in state[:2])
+        measures.skipped, measures.atol, measures.rtol = state[2:5]
+        measures._sums = np.array(state[5], np.float64)
+        return measures
 
     def _take(self, a: np.ndarray, b: np.ndarray) -> None:
         """Take in finite float64 values [n] of both."""
@@ -203,11 +203,11 @@ class PairMeasures:
 
     def to_dict(self) -> dict[str, object]:
         """Return all measures and both spreads, by the names of the tables of `compare`."""
-        found: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
+        values: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
         for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):
-            found[f"base_model_{name}"] = float(getattr(self.x, key))
-            found[f"analy_model_{name}"] = float(getattr(self.y, key))
-        return {**found, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
+            values[f"base_model_{name}"] = float(getattr(self.x, key))
+            values[f"analy_model_{name}"] = float(getattr(self.y, key))
+        return {**values, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
 
 
 def _rtol(a: np.ndarray, off: np.ndarray) -> float:

@@ -26,8 +26,8 @@ class StoredForm:
 
     def factors(self, rank: int) -> np.ndarray:
         """Return the factor, float64, so that it multiplies an array of `rank` axes."""
-        given = np.array(self.factor)
-        return given.reshape(()) if given.size == 1 else given.reshape(1, -1, *[1] * (rank - 2))
+        factors = np.array(self.factor)
+        return factors.reshape(()) if factors.size == 1 else factors.reshape(1, -1, *[1] * (rank - 2))
 
     def real(self, array: np.ndarray) -> np.ndarray:
         """Return the user's tensor that integers, or reals as they are stored, stand for, float32.

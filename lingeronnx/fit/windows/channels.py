@@ -25,10 +25,10 @@ _MOST_PARTS = 16
 
 def split_channels(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split by groups, by outputs or by inputs into as few parts as are within the limits."""
-    found = conv_of(node, target)
-    if found is None or len(found[0].kernel) != 2 or target.conv is None:
+    conv = conv_of(node, target)
+    if conv is None or len(conv[0].kernel) != 2 or target.conv is None:
         return None
-    g, weight = found
+    g, weight = conv
     if g.group > 1:
         return _by_groups(model, node, g, weight, target)
     return _by_outputs(model, node, g, weight, target) or _by_inputs(model, node, g, weight, target)
@@ -126,10 +126,10 @@ def _part(
     g: ConvGeometry,
     group: int,
 ) -> ir.Value:
-    held = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")
+    initializer = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")
     shape = list(make.result.shape or ())
     shape[1] = len(weight)
-    return make("Conv", [source, held, *bias], shape, f"part{number}", {**_attributes(g), "group": group})
+    return make("Conv", [source, initializer, *bias], shape, f"part{number}", {**_attributes(g), "group": group})
 
 
 def _joined(make: Maker, parts: Sequence[ir.Value]) -> None:

@@ -21,10 +21,10 @@ _MOST = 16
 
 def split_depthwise(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Make one depthwise convolution per filter of a channel."""
-    found = conv_of(node, target)
-    if found is None or len(found[0].kernel) != 2 or not target.breaks(node, "split-depthwise"):
+    conv = conv_of(node, target)
+    if conv is None or len(conv[0].kernel) != 2 or not target.breaks(node, "split-depthwise"):
         return None
-    g, weight = found
+    g, weight = conv
     many, channels = g.outputs // g.inputs, g.inputs
     if many > _MOST:
         return None

@@ -18,10 +18,10 @@ _LARGEST = 33  # taps per side beyond which the zeros would be most of the work
 
 def expand_dilation(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Spread the taps of the kernel and drop the dilation."""
-    found = conv_of(node, target)
-    if found is None or not target.breaks(node, "expand-dilation"):
+    conv = conv_of(node, target)
+    if conv is None or not target.breaks(node, "expand-dilation"):
         return None
-    g, weight = found
+    g, weight = conv
     kernel = [(k - 1) * d + 1 for k, d in zip(g.kernel, g.dilations, strict=True)]
     if max(kernel) > _LARGEST:
         return None

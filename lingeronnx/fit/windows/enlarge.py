@@ -13,10 +13,10 @@ __all__ = ["enlarge_kernel"]
 
 def enlarge_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Make the kernel as large as the stride; the end padding grows where the last position would be lost."""
-    found = conv_of(node, target)
-    if found is None or target.conv is None or not target.breaks(node, "enlarge-kernel"):
+    conv = conv_of(node, target)
+    if conv is None or target.conv is None or not target.breaks(node, "enlarge-kernel"):
         return None
-    g, weight = found
+    g, weight = conv
     rank = len(g.kernel)
     kernel = [max(k, s) for k, s in zip(g.kernel, g.strides, strict=True)]
     if max(kernel) > target.conv.max_kernel or any(d != 1 for d in g.dilations):

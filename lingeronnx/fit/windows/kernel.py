@@ -46,12 +46,12 @@ class _KernelPart:
 
 def split_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split the kernel along every axis where it is too large."""
-    found = conv_of(node, target)
-    if found is None or target.conv is None:
+    conv = conv_of(node, target)
+    if conv is None or target.conv is None:
         return None
     if not target.breaks(node, "split-kernel"):
         return None
-    g, weight = found
+    g, weight = conv
     if any(stride not in target.conv.strides for stride in g.strides):
         return None
     axes = [_parts(g, axis, target) for axis in range(len(g.kernel))]

@@ -18,13 +18,13 @@ __all__ = ["explicit_pad"]
 
 def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
-    found = conv_of(node, target)
-    if found is None or target.conv is None or not target.runs(PAD.name):
+    conv = conv_of(node, target)
+    if conv is None or target.conv is None or not target.runs(PAD.name):
         return None
     below = target.breaks(node, "pad-ahead")
     if not target.breaks(node, "explicit-pad") and not below:
         return None
-    g, _ = found
+    g, _ = conv
     rank = len(g.kernel)
     most = [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel] * 2
     rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]

@@ -28,10 +28,10 @@ _MOST = 32  # a larger stride than any patch
 
 def other_stride(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write the convolution with stride 1 along one axis: one whose stride the platform does not have, else a large."""
-    found = conv_of(node, target)
-    if found is None or target.conv is None:
+    conv = conv_of(node, target)
+    if conv is None or target.conv is None:
         return None
-    g, weight = found
+    g, weight = conv
     axes = range(len(g.kernel))
     absent = [axis for axis in axes if g.strides[axis] not in target.conv.strides]
     if absent and g.strides[absent[0]] > _MOST:
@@ -86,12 +86,12 @@ def _by_phases(make: Maker, g: ConvGeometry, weight: np.ndarray, axis: int, plac
         place, phase = divmod(tap - pad, stride)
         index = (slice(None), phase, slice(None), *[slice(None)] * axis, place - first)
         taps[index] = np.take(weight, tap, axis=2 + axis)
-    held = taps.reshape(len(weight), -1, *taps.shape[3:])
+    phases = taps.reshape(len(weight), -1, *taps.shape[3:])
     end = int(g.result[2 + axis] or 0) - 1 + last - (places - 1)
     if first > 0:
         value = make.crop(value, 2 + axis, first, places, "later")
-    attributes = _attributes(g, axis, max(0, -first), end, held.shape[2 + axis])
-    inputs = [value, make.constant(np.ascontiguousarray(held), "by_phase"), *make.node.inputs[2:]]
+    attributes = _attributes(g, axis, max(0, -first), end, phases.shape[2 + axis])
+    inputs = [value, make.constant(np.ascontiguousarray(phases), "by_phase"), *make.node.inputs[2:]]
     make("Conv", inputs, list(make.result.shape or ()), "phased", attributes)
     return f"{stride} phases as channels, with stride 1"
 

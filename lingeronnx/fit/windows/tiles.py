@@ -109,9 +109,9 @@ def _fit(node: ir.Node, window: _TiledWindow, ranges: Sequence[Sequence[tuple[in
         pads, result = rest[:4], rest[4:]
         if node.op_type != "Conv" and result == [1, 1] != list(window.result):
             return False
-        made = _tile(node, (channels, height, width), pads, result)
-        op, _ = float_op(made, target)
-        if op is None or op.violations(made, target):
+        tile = _tile(node, (channels, height, width), pads, result)
+        op, _ = float_op(tile, target)
+        if op is None or op.violations(tile, target):
             return False
     return True
 

@@ -24,8 +24,8 @@ def phases_of_lines(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str
         return None
     weight, bias = (ir.const(v) for v in (*node.inputs[1:], None)[:2])
     source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    given = len(node.inputs) > 2 and node.inputs[2] is not None
-    if weight is None or weight.ndim != 3 or (given and bias is None) or None in (*source[1:], *result[1:]):
+    biased = len(node.inputs) > 2 and node.inputs[2] is not None
+    if weight is None or weight.ndim != 3 or (biased and bias is None) or None in (*source[1:], *result[1:]):
         return None
     implicit = ir.attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes
     if implicit or ir.attr(node, "group", 1) != 1 or len(source) != 3:

@@ -42,14 +42,14 @@ class ScaleChoice:
 
     def of(self, names: Iterable[str], bits: int) -> TensorSetting:
         """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name in names:
-            found = {**self.own.get(name, {}), **found}
+            settings = {**self.own.get(name, {}), **settings}
         return TensorSetting(
-            found.get("bits", bits),
-            found.get("scale"),
-            found.get("calibrator", self.calibrator),
-            found.get("percentile", self.percentile),
+            settings.get("bits", bits),
+            settings.get("scale"),
+            settings.get("calibrator", self.calibrator),
+            settings.get("percentile", self.percentile),
             self.mode == "q-value",
             self.asymmetric,
         )
@@ -87,16 +87,16 @@ class TensorSetting:
     power: bool
     zero_point: bool = False
 
-    def window(self, seen: TensorStats, through: Through | None = None) -> tuple[float, int]:
+    def window(self, stats: TensorStats, through: Through | None = None) -> tuple[float, int]:
         """Return scale and zero point for what was seen, which the curve `through` alone reads."""
         return best_window(
-            seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+            stats, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
         )
 
-    def best(self, seen: TensorStats, through: Through | None = None) -> float:
+    def best(self, stats: TensorStats, through: Through | None = None) -> float:
         """Return the scale for what was seen, which the curve `through` alone reads."""
         return best_scale(
-            seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+            stats, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
         )
 
 

@@ -72,11 +72,11 @@ class Taken:
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        held = self.held
+        now = self.held
         return {
             "tensor": self.tensor, "scale": self.scale, "zero_point": self.zero_point, "bits": self.bits,
-            "held_scale": held.scales.tolist(), "held_bits": held.bits,
-            "held_zero_point": int(held.zero_points.flat[0]), "bits_lost": self.lost, "sqnr": self.sqnr,
+            "held_scale": now.scales.tolist(), "held_bits": now.bits,
+            "held_zero_point": int(now.zero_points.flat[0]), "bits_lost": self.lost, "sqnr": self.sqnr,
             "kept": self.kept,
         }  # fmt: skip
 
@@ -89,7 +89,7 @@ def activation_scales(
 
     stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
     """
-    held: dict[str, Affine] = {}
+    by_tensor: dict[str, Affine] = {}
     taken = []
     for group in shared:
         known = {name: read.activations[name] for name in group.tensors if name in read.activations}
@@ -99,13 +99,13 @@ def activation_scales(
         widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
         q = _activation(widest, target, conf, group, stats, factor)
-        held.update(dict.fromkeys(group.tensors, q))
+        by_tensor.update(dict.fromkeys(group.tensors, q))
         for name, grid in known.items():
             levels = 2.0 ** (grid.bits - q.bits)
             lost = math.log2(grid.scale / (q.scale * factor)) if levels else 0.0
             exact = math.isclose(grid.scale, q.scale * factor, rel_tol=1e-6)
             taken.append(Taken(name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost))
-    return held, taken
+    return by_tensor, taken
 
 
 def _activation(
@@ -123,14 +123,14 @@ def _activation(
     return Affine(float(np.float32(scale)), bits, zero_point=zero)
 
 
-def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> float:
+def _power(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
     """Return a power of two in place of `scale`."""
     lower = power_below(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
-    if seen is not None and seen.squares > 0:
+    if stats is not None and stats.squares > 0:
         ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
-        return min((lower, 2 * lower), key=lambda tried: float(seen.error(tried, *ends)))
+        return min((lower, 2 * lower), key=lambda tried: float(stats.error(tried, *ends)))
     return 2 * lower if 2 * lower * (1 - _NEARLY) <= scale else lower
 
 
@@ -138,16 +138,16 @@ def weight_scales(
     read: Read, parts: Partition, target: Target, conf: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
-    held: dict[str, Affine] = {}
+    by_weight: dict[str, Affine] = {}
     grids: dict[str, Affine] = {}
     for node, op, name, values in parameters(parts):
         for grid in candidates(read, node, name, values):
             grids.setdefault(name, grid)
             q = _weight(grid, values, op.format.channel_axis, target, conf)
             if q is not None:
-                held[name], grids[name] = q, grid
+                by_weight[name], grids[name] = q, grid
                 break
-    return held, grids
+    return by_weight, grids
 
 
 def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list[Affine]:
@@ -155,7 +155,7 @@ def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list
     grid = read.weights.get(name)
     named = [] if grid is None else [grid]
     own = [pair for pair in read.layers.get(ir.origin(node), ()) if grid is None or pair[0] is grid]
-    return [*named, *(found for grid, old in own for found in (grid, *_multiplied(grid, old, values)))]
+    return [*named, *(candidate for grid, old in own for candidate in (grid, *_multiplied(grid, old, values)))]
 
 
 def parameters(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
@@ -199,19 +199,19 @@ def _weight(grid: Affine, values: np.ndarray, axis: int | None, target: Target, 
     return q if inside and np.abs(counts - near).max(initial=0.0) < _ON_GRID else None
 
 
-def costs(parts: Partition, held: Mapping[str, Affine], grids: Mapping[str, Affine]) -> list[Taken]:
+def costs(parts: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]) -> list[Taken]:
     """Return what became of the weights: those on their grid, and those that were quantized anew."""
-    found = {}
+    by_weight = {}
     for _, _, name, values in parameters(parts):
-        if name not in grids or name not in held:
+        if name not in grids or name not in tensors:
             continue
-        q, grid = held[name], grids[name]
+        q, grid = tensors[name], grids[name]
         off = q.on_grid(values) - values
         noise, power = float((off**2).sum()), float((values**2).sum())
         exact = noise <= power * 1e-8
         sqnr = None if exact else 10 * math.log10(power / noise)
-        found[name] = Taken(name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr)
-    return list(found.values())
+        by_weight[name] = Taken(name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr)
+    return list(by_weight.values())
 
 
 def summary(taken: Sequence[Taken], missing: Sequence[str], synthetic: bool, full: bool) -> list[str]:

@@ -45,29 +45,29 @@ class Borrowed:
 
 def borrowed_weights(read: Read, parts: Partition, target: Target, conf: QuantConfig) -> Borrowed:
     """Return how the weights are held that `read` has scales for."""
-    found = Borrowed()
+    borrowed = Borrowed()
     for node, op, name, values in parameters(parts):
         grids = candidates(read, node, name, values)
         if not grids:
             continue
         own = [grid for grid, _ in read.layers.get(ir.origin(node), ())]
-        found.used |= {old for old, grid in read.weights.items() if old == name or any(grid is one for one in own)}
-        made = [(q, grid) for grid in grids if (q := _held(grid, values, op.format.channel_axis, target, conf))]
-        if not made:
-            found.refused[name] = _why(grids[0], values, target)
+        borrowed.used |= {old for old, grid in read.weights.items() if old == name or any(grid is one for one in own)}
+        fitting = [(q, grid) for grid in grids if (q := _held(grid, values, op.format.channel_axis, target, conf))]
+        if not fitting:
+            borrowed.refused[name] = _why(grids[0], values, target)
             continue
-        q, grid = max(made, key=lambda pair: _sqnr(values, pair[0]))
+        q, grid = max(fitting, key=lambda pair: _sqnr(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
         plain, got = _sqnr(values, Affine(_fitting(top, values, q.bits, conf), q.bits)), _sqnr(values, q)
         if got < plain - _WORSE:
-            found.refused[name] = (
+            borrowed.refused[name] = (
                 f"its scale was made for other numbers: {got:.1f} dB, where that of the largest gives {plain:.1f}"
             )
             continue
         same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
-        found.held[name] = q
-        found.taken.append(Taken(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got))
-    return found
+        borrowed.held[name] = q
+        borrowed.taken.append(Taken(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got))
+    return borrowed
 
 
 def _why(grid: Affine, values: np.ndarray, target: Target) -> str:
@@ -85,8 +85,8 @@ def _held(grid: Affine, values: np.ndarray, axis: int | None, target: Target, co
     scales = _symmetric(grid)
     if many and conf.weight_scales == "channel":
         rows = np.moveaxis(values, axis or 0, 0)
-        held = tuple(_fitting(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True))
-        return Affine(held, bits, PerAxis(axis or 0))
+        scales_held = tuple(_fitting(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True))
+        return Affine(scales_held, bits, PerAxis(axis or 0))
     return Affine(_fitting(min(scales), values, bits, conf), bits)
 
 
@@ -116,12 +116,12 @@ def _sqnr(values: np.ndarray, q: Affine) -> float:
 
 def follow(taken: Sequence[Taken], tensors: Mapping[str, Affine]) -> list[Taken]:
     """Return `taken` as the finished plan holds them: rules of the platform may have moved scales since."""
-    found = []
+    followed = []
     for one in taken:
         new = tensors.get(one.tensor, one.held)
         moved = math.log2(float(one.held.scales.min() / new.scales.min()))
-        found.append(replace(one, held=new, lost=None if one.lost is None else one.lost + moved))
-    return found
+        followed.append(replace(one, held=new, lost=None if one.lost is None else one.lost + moved))
+    return followed
 
 
 def refusals(read: Read, taken: Sequence[Taken], weights: Borrowed) -> dict[str, str]:

@@ -67,9 +67,9 @@ class _PlanScales:
     def share(self) -> None:
         """Give tensors that share a scale the least of theirs."""
         for name, group in self._class_of.items():
-            held, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
-            if (held.scale, held.zero_point) != (least.scale, least.zero_point):
-                self.tensors[name] = held.changed(least.scale, zero_point=least.zero_point)
+            own, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
+            if (own.scale, own.zero_point) != (least.scale, least.zero_point):
+                self.tensors[name] = own.changed(least.scale, zero_point=least.zero_point)
 
     def exponent(self, name: str) -> int:
         """Return the exponent of a scale; ConstraintError where it is no power of two."""

@@ -44,6 +44,6 @@ def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Sc
             continue
         node = nodes[name]
         exact = tensors[ir.read_name(node)].scale * float(tensors[ir.read_name(node, 1)].scales.min())
-        seen, setting = stats.get(name), choice.of([name], int(bits))
-        best = setting.scale or (exact if seen is None or seen.squares == 0 else setting.best(seen))
+        observed, setting = stats.get(name), choice.of([name], int(bits))
+        best = setting.scale or (exact if observed is None or observed.squares == 0 else setting.best(observed))
         tensors[name] = Affine(setting.scale or min(best, exact), int(bits))

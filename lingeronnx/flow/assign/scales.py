@@ -67,10 +67,10 @@ def assign(
 
 def _around_zero(parts: Partition, plan: Plan, target: Target) -> str:
     """Return a note on the activations that have no zero point."""
-    held = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
+    parameters = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
     why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(target).values()})
-    moved = sum(q.shifted for q in held)
-    text = f"{moved} of {len(held)} activations have a zero point other than 0"
+    moved = sum(q.shifted for q in parameters)
+    text = f"{moved} of {len(parameters)} activations have a zero point other than 0"
     return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
 
 
@@ -87,10 +87,10 @@ def wishes(
         setting = choice.of(group.tensors, choice.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
         through = _through(group, tensors.get(group.function_output))
-        held = _class_window(group, stats, setting, through)
-        if held is None:
-            held = Affine(_class_scale(group, top, stats, setting, through, notes), setting.bits)
-        tensors.update(dict.fromkeys(group.tensors, held))
+        window = _class_window(group, stats, setting, through)
+        if window is None:
+            window = Affine(_class_scale(group, top, stats, setting, through, notes), setting.bits)
+        tensors.update(dict.fromkeys(group.tensors, window))
     return tensors
 
 
@@ -106,11 +106,11 @@ def _through(group: SharedScale, written: Affine | None) -> Through | None:
 
 def _class_window(group: SharedScale, stats: Stats, setting: TensorSetting, through: Through | None) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
-    seen = group.stats(stats)
+    observed = group.stats(stats)
     free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
-    if not free or seen is None or seen.squares == 0:
+    if not free or observed is None or observed.squares == 0:
         return None
-    scale, zero = setting.window(seen, through)
+    scale, zero = setting.window(observed, through)
     return Affine(scale, setting.bits, zero_point=zero)
 
 
@@ -139,8 +139,8 @@ def _coarsen(
             continue
         for name in op.scaling.coarser_inputs(node, target, lambda name: tensors[name].scale):
             to, group = tensors[ir.written_name(node)], owner[name]
-            given = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
-            if not given and tensors[name].bits == to.bits:
+            set_by_user = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
+            if not set_by_user and tensors[name].bits == to.bits:
                 tensors.update({n: tensors[n].changed(to.scale) for n in group})
 
 
@@ -158,11 +158,11 @@ def _class_scale(
     top_integer = (1 << (setting.bits - 1)) - 1
     if top is not None:
         return power_near(top_integer / top)
-    seen = group.stats(stats)
-    if seen is None or seen.squares == 0:
+    observed = group.stats(stats)
+    if observed is None or observed.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
-    scale = setting.best(seen, through)
+    scale = setting.best(observed, through)
     if (
         setting.power and group.output_bound is not None
     ):  # the bound itself saturates by one count: less than a bit costs
@@ -170,6 +170,6 @@ def _class_scale(
     if setting.bits > 8 and group.hard_bound is not None:
         scale = power_below((top_integer + 1) / group.hard_bound) if setting.power else top_integer / group.hard_bound
     if group.room_below is not None:
-        most = (top_integer + 1) / (group.room_below - min(seen.low, 0.0))
+        most = (top_integer + 1) / (group.room_below - min(observed.low, 0.0))
         scale = min(scale, power_below(most) if setting.power else most)
     return scale

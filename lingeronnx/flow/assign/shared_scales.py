@@ -47,11 +47,11 @@ class SharedScale:
 
     def stats(self, stats: Stats) -> TensorStats | None:
         """Return the merged statistics of the tensors that count; None when none was seen."""
-        found = [stats[name] for name in self.statistics_of if name in stats]
-        if not found:
+        observed = [stats[name] for name in self.statistics_of if name in stats]
+        if not observed:
             return None
-        merged = found[0]
-        for other in found[1:]:
+        merged = observed[0]
+        for other in observed[1:]:
             merged = merged.merge(other)
         return merged
 
@@ -118,15 +118,15 @@ def soft_rows(parts: Partition) -> dict[str, int]:
     """
     values = {str(value.name): value for value in ir.values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for node in parts.graph.graph:
         if node.op_type != "Softmax" or node.domain or id(node) in inside:
             continue
         name, names = ir.read_name(node), _moved_from(ir.read_name(node), values, inside)
         readers = _float_readers(names, values, inside) if name in parts.activations else None
         if readers is not None and all(reader.op_type == "Softmax" for reader in readers):
-            found[name] = int(ir.attr(node, "axis", -1))
-    return found
+            axes[name] = int(ir.attr(node, "axis", -1))
+    return axes
 
 
 def _moved_from(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
@@ -145,17 +145,17 @@ def _float_readers(
     names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]
 ) -> list[ir.Node] | None:
     """Return the float operators that alone read the tensors `names`, outside of what moves them; None for others."""
-    found: list[ir.Node] = []
+    readers: list[ir.Node] = []
     for name in names:
         if values[name].is_graph_output():
             return None
         for use in values[name].uses():
             op = inside.get(id(use.node))
             if op is None and not use.node.domain:
-                found.append(use.node)
+                readers.append(use.node)
             elif op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
                 return None
-    return found
+    return readers
 
 
 def _curve(
@@ -170,15 +170,15 @@ def _curve(
     if floats is not None:
         kinds = {node.op_type for node in floats}
         return (_SATURATING.get(kinds.pop()) if len(kinds) == 1 else None), ""
-    found: dict[int, ir.Node] = {}
+    readers: dict[int, ir.Node] = {}
     for name in names:
         for use in values[name].uses():
             op = inside.get(id(use.node))
             if op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
-                found[id(use.node)] = use.node
-    if len(found) != 1 or any(values[name].is_graph_output() for name in names):
+                readers[id(use.node)] = use.node
+    if len(readers) != 1 or any(values[name].is_graph_output() for name in names):
         return None, ""
-    ((key, node),) = found.items()
+    ((key, node),) = readers.items()
     written = ir.written_name(node)
     if key not in inside or written in names:
         return None, ""
@@ -187,10 +187,10 @@ def _curve(
 
 def tops(parts: Partition, target: Target) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
-    found: dict[str, float] = {}
+    bounds_held: dict[str, float] = {}
     for node, op in parts.nodes:
         if op.format is CLIP and not target.runs(CLIP.name):
             limits = bounds(node)
             assert limits is not None
-            found[ir.written_name(node)] = limits[1]
-    return found
+            bounds_held[ir.written_name(node)] = limits[1]
+    return bounds_held

@@ -64,17 +64,17 @@ def block_descended(
     """
     result = rounded.copy()
     outputs = rounded.shape[1]
-    for g, given in enumerate(moments):
+    for g, moment in enumerate(moments):
         own = metric[g * outputs : (g + 1) * outputs, g * outputs : (g + 1) * outputs]
-        if np.trace(given) <= 0 or np.diagonal(own).min() <= 0:
+        if np.trace(moment) <= 0 or np.diagonal(own).min() <= 0:
             continue
-        h = damped(given[None], samples)[0]
+        h = damped(moment[None], samples)[0]
         columns = np.argsort(-np.diagonal(h), kind="stable")  # as for `compensated_round`
         rows = np.argsort(-np.diagonal(own), kind="stable")
         place = np.ix_(rows, columns)
-        found = rounded[g][place]
-        _descend(found, weight[g][place], h[np.ix_(columns, columns)], own[np.ix_(rows, rows)], low, high)
-        result[g][place] = found
+        integers = rounded[g][place]
+        _descend(integers, weight[g][place], h[np.ix_(columns, columns)], own[np.ix_(rows, rows)], low, high)
+        result[g][place] = integers
     return result
 
 

@@ -32,12 +32,12 @@ def cell_notes(
     if limit is None or not layers:
         return []
     inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
-    seen = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
+    tensors = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
     notes = []
     remedy = "" if target.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
     for node in layers:
-        more = {key: seen.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}
-        kept = np.abs(kept_cells(node, seen[ir.read_name(node)], **more))
+        more = {key: tensors.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}
+        kept = np.abs(kept_cells(node, tensors[ir.read_name(node)], **more))
         if kept.max(initial=0.0) > limit:
             share = float((kept > limit).mean())
             notes.append(

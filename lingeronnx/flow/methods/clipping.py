@@ -82,9 +82,9 @@ def _cut(
 ) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
     for shared_scale in shared:
-        seen = shared_scale.stats(stats)
-        if seen is not None and shared_scale.room_below is None:
-            yield from _less(shared_scale.tensors, seen, plan, choice)
+        observed = shared_scale.stats(stats)
+        if observed is not None and shared_scale.room_below is None:
+            yield from _less(shared_scale.tensors, observed, plan, choice)
     for node, op in parts.nodes:
         for index in op.parameters(node):
             values = parameter_values(node, index)
@@ -92,17 +92,17 @@ def _cut(
                 yield from _less([ir.read_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice)
 
 
-def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: ScaleChoice) -> Iterable[dict[str, Affine]]:
-    held = [plan.tensors.get(name) for name in names]
+def _less(names: Sequence[str], stats: TensorStats, plan: Plan, choice: ScaleChoice) -> Iterable[dict[str, Affine]]:
+    parameters = [plan.tensors.get(name) for name in names]
     setting = choice.of(names, choice.bits)
-    q = held[0]
-    if q is None or None in held or not q.single or q.zero_point:
+    q = parameters[0]
+    if q is None or None in parameters or not q.single or q.zero_point:
         return  # a window with a zero point stays as calibration chose it
     if setting.scale is not None or setting.calibrator != "mse":
         return
-    if seen.squares > 0 and q.scale > (full := full_range_scale(seen, q.bits)):
+    if stats.squares > 0 and q.scale > (full := full_range_scale(stats, q.bits)):
         scale = q.scale / 2 if setting.power else max(q.scale / 2, full)
-        yield {name: tensor.changed(scale) for name, tensor in zip(names, held, strict=True) if tensor}
+        yield {name: tensor.changed(scale) for name, tensor in zip(names, parameters, strict=True) if tensor}
 
 
 def _finer(q: Affine) -> Affine:
@@ -113,16 +113,16 @@ def _finer(q: Affine) -> Affine:
 class _PlanNoise:
     """What holding tensors in integers does to the outputs, all else float."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, given: _Feeds) -> None:
+    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, outputs: _Feeds) -> None:
         self._graph, self._plan, self._pieces = graph, plan, pieces
         self._names = [str(v.name) for v in graph.graph.outputs]
-        self._given = given
+        self._given = outputs
 
     @property
     def is_about_rare(self) -> bool:
         """Whether an output holds half of its power in few of its elements."""
         for name in self._names:
-            arrays = [given[name].astype(np.float64) for given in self._given]
+            arrays = [outputs[name].astype(np.float64) for outputs in self._given]
             power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[::-1]
             half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
             if power.any() and half < _FEW * len(power):

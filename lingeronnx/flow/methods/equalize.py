@@ -78,12 +78,12 @@ def equalize(
     names, known = set(parts.activations), {} if known is None else known
     if missing := names - known.keys():
         known.update(_observe(FloatRunner(parts.graph, missing) if runner is None else runner, feeds, missing))
-    seen = {name: found for name, found in known.items() if name in names}
+    channel_spans = {name: spans for name, spans in known.items() if name in names}
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
         for group in groups:
-            factor = _best_factor(group, seen, choice)
+            factor = _best_factor(group, channel_spans, choice)
             if factor is None:
                 continue
             moved = True
@@ -91,8 +91,10 @@ def equalize(
             apply(parts, step)
             total = combine(total, step)
             for name in group.tensors:
-                if name in seen:
-                    seen[name] = ChannelSpans(seen[name].reach * factor, seen[name].power * factor**2)
+                if name in channel_spans:
+                    channel_spans[name] = ChannelSpans(
+                        channel_spans[name].reach * factor, channel_spans[name].power * factor**2
+                    )
         if not moved:
             break
     return total
@@ -103,18 +105,18 @@ def _observe(
 ) -> dict[str, ChannelSpans]:
     from simulator.bins import channels
 
-    found: dict[str, ChannelSpans] = {}
+    spans: dict[str, ChannelSpans] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
             reach, power = channels(array.astype(np.float32, copy=False))
             size = array.size // array.shape[1]
-            old, before = found.get(name), sizes.get(name, 0)
+            old, before = spans.get(name), sizes.get(name, 0)
             if old is not None:
                 reach, power = np.maximum(old.reach, reach), power + old.power * before
             sizes[name] = before + size
-            found[name] = ChannelSpans(reach, power / sizes[name])
-    return found
+            spans[name] = ChannelSpans(reach, power / sizes[name])
+    return spans
 
 
 def _groups(parts: Partition) -> list[_ChannelGroup]:
@@ -158,7 +160,7 @@ def _flat(node: ir.Node) -> bool:
 class _PredictedNoise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _ChannelGroup, seen: Mapping[str, ChannelSpans], choice: ScaleChoice) -> None:
+    def __init__(self, group: _ChannelGroup, spans: Mapping[str, ChannelSpans], choice: ScaleChoice) -> None:
         self.levels_x = _levels(choice.width(*group.tensors))
         self.levels_1, self.levels_2 = (
             [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
@@ -166,9 +168,9 @@ class _PredictedNoise:
         )
         self.rows = [_weight(node) for node in group.writers]
         self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
-        self.acts = [seen[ir.read_name(node)] for node in group.readers]
-        self.fan_in = [_input_power(node, seen) for node in group.writers]
-        self.out_power = [float(seen[ir.written_name(node)].power.sum()) for node in group.readers]
+        self.acts = [spans[ir.read_name(node)] for node in group.readers]
+        self.fan_in = [_input_power(node, spans) for node in group.writers]
+        self.out_power = [float(spans[ir.written_name(node)].power.sum()) for node in group.readers]
         self.r1 = np.max([np.abs(w).reshape(len(w), -1).max(axis=1) for w in self.rows], axis=0)
         self.r2 = np.max([np.abs(c).max(axis=1) for c in self.columns], axis=0)
         self.reach = np.max([a.reach for a in self.acts], axis=0)
@@ -198,17 +200,17 @@ def _levels(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _best_factor(group: _ChannelGroup, seen: Mapping[str, ChannelSpans], choice: ScaleChoice) -> np.ndarray | None:
+def _best_factor(group: _ChannelGroup, spans: Mapping[str, ChannelSpans], choice: ScaleChoice) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
-    if any(name not in seen for name in names) or any(n.op_type == "BatchNormalization" for n in layers):
+    if any(name not in spans for name in names) or any(n.op_type == "BatchNormalization" for n in layers):
         return None
-    channels = {len(seen[ir.read_name(n)].reach) for n in group.readers}
+    channels = {len(spans[ir.read_name(n)].reach) for n in group.readers}
     channels |= {len(_weight(n)) for n in group.writers}
     if len(channels) != 1:
         return None
-    noise = _PredictedNoise(group, seen, choice)
+    noise = _PredictedNoise(group, spans, choice)
     alive = noise.alive()
     if not alive.any():
         return None
@@ -245,11 +247,11 @@ def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
     return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
-def _input_power(node: ir.Node, seen: Mapping[str, ChannelSpans]) -> np.ndarray:
+def _input_power(node: ir.Node, spans: Mapping[str, ChannelSpans]) -> np.ndarray:
     """Return the summed mean square of what one output of `node` reads, per output channel."""
     weight = _weight(node)
     group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]
-    power = seen[ir.read_name(node)].power
+    power = spans[ir.read_name(node)].power
     if len(power) != group * depth:
         power = np.full(group * depth, power.mean())
     per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])

@@ -173,33 +173,33 @@ def targets(
     channels = sum((ir.shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
     most = max(_FEWEST, budget // 8 // (4 * channels)) if channels else 0
     rng = np.random.default_rng(0)
-    found: dict[str, _Seen] = {}
+    by_layer: dict[str, _Seen] = {}
     for number, feed in enumerate(pieces):
         share = max(1, most * (number + 1) // len(pieces) - most * number // len(pieces))
         for name, array, _ in runner.run(feed, layers):
-            seen = found.setdefault(name, _Seen((0, *array.shape[1:])))
-            before, there = (math.prod(shape) // array.shape[axes[name]] for shape in (seen.shape, array.shape))
+            layer = by_layer.setdefault(name, _Seen((0, *array.shape[1:])))
+            before, there = (math.prod(shape) // array.shape[axes[name]] for shape in (layer.shape, array.shape))
             rng = np.random.default_rng((number, there)) if alike else rng
             index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
             values = _at(array, axes[name], index)
-            seen.shape = (seen.shape[0] + array.shape[0], *array.shape[1:])
-            seen.places.append(index + before)
-            seen.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name], name in means, steep[name]))
-            seen.values.append(values if name in looked_at else values[:0].copy())
+            layer.shape = (layer.shape[0] + array.shape[0], *array.shape[1:])
+            layer.places.append(index + before)
+            layer.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name], name in means, steep[name]))
+            layer.values.append(values if name in looked_at else values[:0].copy())
         release()
     return {
         name: Regression(
-            index=np.concatenate(seen.places),
-            shape=seen.shape,
+            index=np.concatenate(layer.places),
+            shape=layer.shape,
             axis=axes[name],
             q=plan.tensors.get(name),
-            inside=_Inside.joined(seen.inside),
-            values=np.concatenate(seen.values),
+            inside=_Inside.joined(layer.inside),
+            values=np.concatenate(layer.values),
             floor=floors[name],
             means=name in means,
             slopes=steep[name],
         )
-        for name, seen in found.items()
+        for name, layer in by_layer.items()
     }
 
 
@@ -220,5 +220,5 @@ def _slopes(node: ir.Node) -> np.ndarray | None:
     reader = ir.sole_consumer(node.outputs[0])
     if reader is None or reader.domain or reader.op_type not in ("LeakyRelu", "PRelu"):
         return None
-    found = slopes_of(reader)
-    return found if found is not None and (found >= 0).all() else None
+    slopes = slopes_of(reader)
+    return slopes if slopes is not None and (slopes >= 0).all() else None

@@ -61,14 +61,14 @@ def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str]
 
 def _out_of_range(shared: Sequence[SharedScale], stats: Stats, target: Target, choice: ScaleChoice) -> set[str]:
     """Return the tensors of the shared scales that need an exponent the row does not hold."""
-    found: set[str] = set()
+    names: set[str] = set()
     for group in shared:
-        seen = group.stats(stats)
-        if seen is not None and seen.squares > 0:
-            scale = best_scale(seen, choice.width(*group.tensors), power=True, calibrator="mse")
+        observed = group.stats(stats)
+        if observed is not None and observed.squares > 0:
+            scale = best_scale(observed, choice.width(*group.tensors), power=True, calibrator="mse")
             if not target.exponents[0] <= math.log2(scale) <= target.exponents[1]:
-                found.update(group.tensors)
-    return found
+                names.update(group.tensors)
+    return names
 
 
 def _multiply_after(model: ir.Graph, value: ir.Value, inside: Collection[int]) -> tuple[str, str]:

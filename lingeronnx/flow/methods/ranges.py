@@ -89,10 +89,10 @@ def _keep_within(
 ) -> None:
     """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
     for i, group in enumerate(groups):
-        seen = _seen(group, stats, choice)
-        if group.of.pinned or not seen:
+        observed = _seen(group, stats, choice)
+        if group.of.pinned or not observed:
             continue
-        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s, bits in seen]
+        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s, bits in observed]
         least, most = (round(math.log2(pick(scales))) for pick in (min, max))
         if least < exponents[0]:
             factors[i] *= 2.0**least  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
@@ -102,12 +102,12 @@ def _keep_within(
 
 def _seen(group: _RangeGroup, stats: Stats, choice: ScaleChoice) -> list[tuple[TensorStats, int]]:
     """Return the statistics of each shared scale of a group, and their bits."""
-    found = [(shared_scale.stats(stats), choice.width(*shared_scale.tensors)) for shared_scale in group.classes]
-    return [(seen, bits) for seen, bits in found if seen is not None and seen.squares > 0]
+    candidates = [(shared_scale.stats(stats), choice.width(*shared_scale.tensors)) for shared_scale in group.classes]
+    return [(observed, bits) for observed, bits in candidates if observed is not None and observed.squares > 0]
 
 
 def _layers(parts: Partition, index: Mapping[str, int], choice: ScaleChoice) -> list[_WeightBetween]:
-    found = []
+    layers = []
     for node, op in parts.nodes:
         for parameter in op.parameters(node):
             values = parameter_values(node, parameter)
@@ -115,8 +115,8 @@ def _layers(parts: Partition, index: Mapping[str, int], choice: ScaleChoice) -> 
             source, result = ir.read_name(node, op.data(node)[0]), ir.written_name(node)
             bits = choice.weight_width(ir.read_name(node, parameter))
             if np.any(values):
-                found.append(_WeightBetween(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
-    return found
+                layers.append(_WeightBetween(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
+    return layers
 
 
 def _descend(

@@ -96,7 +96,7 @@ def sums_looked_at(parts: Partition, plan: Plan, methods: Methods) -> dict[str, 
 
 def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
     """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
-    found = {}
+    summands = {}
     inside = set(parts.activations)
     for name, node in layers.items():
         reader = ir.sole_consumer(node.outputs[0])
@@ -104,8 +104,8 @@ def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
             continue
         other = ir.source(reader, 0 if reader.inputs[1] is node.outputs[0] else 1)
         if str(other.name) in inside and ir.shape(other) == ir.shape(node.outputs[0]):
-            found[name] = str(other.name)
-    return found
+            summands[name] = str(other.name)
+    return summands
 
 
 def refine(
@@ -137,9 +137,9 @@ def refine(
     means = {name for name, methods in how.items() if methods.means}
     wanted = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
     lowered = lower(parts, plan, target)
-    held = {name: integer for integer, name in lowered.floats.items()}
-    made = {name for name, layer in lowered.layers.items() if layer in layers}
-    walk = IntRunner(lowered.graph, target=target).walk(feed, made)
+    integer_of = {name: integer for integer, name in lowered.floats.items()}
+    refined_names = {name for name, layer in lowered.layers.items() if layer in layers}
+    walk = IntRunner(lowered.graph, target=target).walk(feed, refined_names)
     done = 0
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
@@ -153,7 +153,7 @@ def refine(
             progress("refining", done, len(layers))
             done += 1
         want = wanted[name] if name in sums.values() else wanted.pop(name)
-        if (other := sums.get(name)) is not None and (array := walk.held(held.get(other, other))) is not None:
+        if (other := sums.get(name)) is not None and (array := walk.held(integer_of.get(other, other))) is not None:
             want = want.behind(node, wanted[other], array, plan.tensors[other])
         weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want, how[name])
         if weight is not None:
@@ -173,8 +173,8 @@ def refine(
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
     old = ir.const(node.inputs[1])
     assert old is not None
-    held = plan.tensors[ir.read_name(node, 1)].broadcast(old.ndim)
-    return (weight.reshape(old.shape) / held).astype(np.float32)
+    scales = plan.tensors[ir.read_name(node, 1)].broadcast(old.ndim)
+    return (weight.reshape(old.shape) / scales).astype(np.float32)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def _rounded(
     assert target is not None
     q = plan.tensors[ir.read_name(node, 1)]
     group = int(getattr(kernel, "group", 1))
-    held = kernel.weight
-    outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
+    weight = kernel.weight
+    outputs, fields = len(weight) // group, int(np.prod(weight.shape[1:]))
     if fields > LARGEST:
         return None
     held_at = np.broadcast_to(q.broadcast(target.ndim), target.shape).reshape(group, outputs, fields)
@@ -212,31 +212,37 @@ def _rounded(
             of = slice(g * outputs, (g + 1) * outputs)
             inputs = np.concatenate([part[:, g] for part in rows]).astype(np.float32) / scale
             counts[g] = aimed(counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first) * held_at[g]
-        seen = moments(rows)
+        input_moments = moments(rows)
     else:
         places = read.sample()
-        count, seen = len(places), moments(read.at(places))
-    old = held.reshape(group, outputs, fields).astype(np.float64)
-    better = compensated_round(counts, seen, count, q.low, q.high)
+        count, input_moments = len(places), moments(read.at(places))
+    old = weight.reshape(group, outputs, fields).astype(np.float64)
+    better = compensated_round(counts, input_moments, count, q.low, q.high)
     if methods.descend:
-        better = descended(better, counts, seen, count, q.low, q.high)
-    worse = output_error(better - counts, seen) >= output_error(old - counts, seen)
+        better = descended(better, counts, input_moments, count, q.low, q.high)
+    worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
     best = np.where(worse[:, None, None], old, better)
     if methods.block:
-        best = _by_block(best, counts, seen, count, node, want, q)
-    result = best.reshape(held.shape).astype(held.dtype)
-    return None if np.array_equal(result, held) else result
+        best = _by_block(best, counts, input_moments, count, node, want, q)
+    result = best.reshape(weight.shape).astype(weight.dtype)
+    return None if np.array_equal(result, weight) else result
 
 
 def _by_block(
-    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: Regression, q: Affine
+    integers: np.ndarray,
+    counts: np.ndarray,
+    input_moments: np.ndarray,
+    samples: int,
+    node: ir.Node,
+    want: Regression,
+    q: Affine,
 ) -> np.ndarray:
     """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
     places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
     metric = block_metric(node, want.values[places])
     if metric is None:
         return integers
-    return block_descended(integers, counts, seen, metric, samples, q.low, q.high)
+    return block_descended(integers, counts, input_moments, metric, samples, q.low, q.high)
 
 
 # ---- biases ------------------------------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # of large layers every copy counts
     rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high)
-    found = np.empty_like(rounded)
-    np.put_along_axis(found, np.broadcast_to(order[:, None], found.shape), rounded, axis=2)
-    result[live] = found
+    integers = np.empty_like(rounded)
+    np.put_along_axis(integers, np.broadcast_to(order[:, None], integers.shape), rounded, axis=2)
+    result[live] = integers
     return result
 
 
@@ -70,9 +70,9 @@ def descended(
     whole number nearest to ``-(D H)_k / H_kk``, which never adds to the error; at most `_SWEEPS` times over all.
     """
     result = rounded.copy()
-    for place, given in enumerate(moments):
-        if np.trace(given) > 0:
-            _descend(result[place], weight[place], damped(given[None], samples)[0], low, high)
+    for place, moment in enumerate(moments):
+        if np.trace(moment) > 0:
+            _descend(result[place], weight[place], damped(moment[None], samples)[0], low, high)
     return result
 
 

@@ -1,7 +1,8 @@
 """Scales of activations, chosen by the error that they leave at the model's outputs.
 
 The calibrator gives each tensor the scale with the least error of its own. What counts is what is left of that error
-behind the layers that read it, and how it joins what the tensors around it leave. So, one shared scale after the other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
+behind the layers that read it, and how it joins what the tensors around it leave. So, one shared scale after the
+other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
 clearly nearer, until nothing moves. The weights stay as they are meanwhile.
 """
 
@@ -49,10 +50,10 @@ def scales_by_outputs(
             if still.get(number) is best:
                 continue
             for factor in (step, 1 / step):
-                while (found := _moved(best, names, factor, parts, shared, target)) is not None:
-                    if not better(found):
+                while (better_plan := _moved(best, names, factor, parts, shared, target)) is not None:
+                    if not better(better_plan):
                         break
-                    best = found
+                    best = better_plan
             still[number] = best
         if best is before:
             break

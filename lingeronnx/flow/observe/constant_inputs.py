@@ -42,7 +42,7 @@ class Watched:
 
     def notes(self) -> list[str]:
         """Return a note on each float input that is constant beside others; DataError where all inputs are."""
-        told = {name: seen for name, seen in sorted(self._seen.items()) if seen[2] > 1}
+        told = {name: watched for name, watched in sorted(self._seen.items()) if watched[2] > 1}
         still = {name: low for name, (low, high, _, _) in told.items() if low == high}
         if told and len(still) == len(told):
             which = ", ".join(f"'{name}' is {value:g} everywhere" for name, value in still.items())

@@ -120,9 +120,9 @@ class TensorStats:
 
     def scaled(self, factor: float) -> TensorStats:
         """Return the statistics of `factor` (> 0) times the tensor; exact."""
-        found = replace(self, factor=self.factor * factor)
-        vars(found)["_filled"] = self._filled
-        return found
+        scaled = replace(self, factor=self.factor * factor)
+        vars(scaled)["_filled"] = self._filled
+        return scaled
 
     @property
     def low(self) -> float:
@@ -156,10 +156,10 @@ class TensorStats:
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
         """
         centres, counts = self.occupied()
-        held = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
+        rounded = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
         if through is not None:
-            held, centres = through.held(held), through.curve(centres)
-        return float(np.dot(counts, (held - centres) ** 2)) / self.count
+            rounded, centres = through.held(rounded), through.curve(centres)
+        return float(np.dot(counts, (rounded - centres) ** 2)) / self.count
 
 
 def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:

@@ -51,9 +51,12 @@ def _with_products(plan: Plan, graph: ir.Graph, target: Target) -> dict[str, str
     inside = {name: op for name, op in ops.items() if name not in plan.floats}
     host, alike = multiplied(Partition(graph, inside, plan.floats), set(plan.scaled.values()))
     if alike != plan.scaled or not host.keys() <= plan.floats.keys():
-        wanted, made = (", ".join(f"'{new}' for '{name}'" for new, name in of.items()) for of in (plan.scaled, alike))
+        wanted, products = (
+            ", ".join(f"'{new}' for '{name}'" for new, name in of.items()) for of in (plan.scaled, alike)
+        )
         raise ConfigError(
-            f"the plan has the host scale {wanted}; this model takes {made or 'nothing'}: make the plan from this model"
+            f"the plan has the host scale {wanted}; this model takes {products or 'nothing'}: make the plan "
+            "from this model"
         )
     return host
 

@@ -44,12 +44,14 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     factors.apply(parts, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     real = {} if prepared.synthetic else scaled
-    held, taken = activation_scales(read, shared, target, conf, real, ranged)
+    scales, taken = activation_scales(read, shared, target, conf, real, ranged)
     weights, grids = weight_scales(read, parts, target, conf)
     lent = borrowed_weights(read, parts, target, conf) if read.tool else Borrowed()
     pinned = tops(parts, target)
     free = {n for group in shared if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
-    kept = {name: q for name, q in {**held, **weights, **lent.held}.items() if name not in free and name not in own.own}
+    kept = {
+        name: q for name, q in {**scales, **weights, **lent.held}.items() if name not in free and name not in own.own
+    }
     parts, plan, notes = assign_held(parts, shared, scaled, target, replace(own, held=kept), conf.require_chip)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
     if read.tool:

@@ -74,14 +74,14 @@ def samples(planned: Planned) -> dict[str, np.ndarray]:
 
 def _alike(now: Planned, before: Planned, methods: Methods) -> set[str]:
     """Return the layers that the two plans compute, and refine, alike: from the same integers, at the same scales."""
-    found = set()
+    same_layers = set()
     layers, old = _LayerDigests(now, methods), _LayerDigests(before, methods)
     for name, node in refinable(now.parts).items():
         weight = ir.read_name(node, 1)
         same = layers.seen(name) == old.seen(name) is not None
         if same and all(now.plan.tensors.get(n) == before.plan.tensors.get(n) for n in (name, weight)):
-            found.add(name)
-    return found
+            same_layers.add(name)
+    return same_layers
 
 
 class _LayerDigests:
@@ -117,11 +117,11 @@ def _take_over(parts: Partition, refined_before: ir.Graph, names: set[str]) -> N
             node.resize_inputs(len(other.inputs))
         for index, value in list(enumerate(other.inputs))[1:]:
             array = None if value is None else ir.const(value)
-            held = node.inputs[index]
-            if value is None or array is None or (held is not None and held.const_value is value.const_value):
+            old = node.inputs[index]
+            if value is None or array is None or (old is not None and old.const_value is value.const_value):
                 continue
-            if held is not None and held.name == value.name:
+            if old is not None and old.name == value.name:
                 ir.set_constant(parts.graph, node, index, array, "refined")
             else:
-                made = ir.add_initializer(parts.graph, ir.fresh_name(parts.graph, str(value.name)), array)
-                node.replace_input_with(index, made)
+                initializer = ir.add_initializer(parts.graph, ir.fresh_name(parts.graph, str(value.name)), array)
+                node.replace_input_with(index, initializer)

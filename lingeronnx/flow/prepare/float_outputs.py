@@ -26,9 +26,9 @@ class FloatOutputs:
         key = what, number, *(array.shape for array in feed.values())  # the last piece may be a short one
         if key in self._held:
             return self._held[key]
-        found = {name: array for name, array, _ in self._source.run(feed, self._names)}
-        size = sum(array.nbytes for array in found.values())
+        outputs = {name: array for name, array, _ in self._source.run(feed, self._names)}
+        size = sum(array.nbytes for array in outputs.values())
         if size <= self._room:
             self._room -= size
-            self._held[key] = found
-        return found
+            self._held[key] = outputs
+        return outputs

@@ -115,9 +115,9 @@ class Prepared:
 
     def with_settings(self, settings: Mapping[str, str]) -> Prepared:
         """Return the same model with other settings; it is run by what runs this one."""
-        found = replace(self, conf=self.conf.model_copy(update=settings))
-        vars(found).update({name: held for name, held in vars(self).items() if name == "runner"})
-        return found
+        changed = replace(self, conf=self.conf.model_copy(update=settings))
+        vars(changed).update({name: runner for name, runner in vars(self).items() if name == "runner"})
+        return changed
 
     def with_host(self, nodes: Mapping[str, str]) -> Prepared:
         """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
@@ -262,9 +262,9 @@ def _brought(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]
                 "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
             )
         return None, []
-    found = _read(model)
+    read = _read(model)
     what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"
-    return found, [f"the model is quantized already: {what}", *found.notes]
+    return read, [f"the model is quantized already: {what}", *read.notes]
 
 
 def _read(model: ir.Graph) -> Read:

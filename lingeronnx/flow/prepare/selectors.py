@@ -60,14 +60,14 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
     nodes = list(ir.all_nodes(model.graph))  # branches and loops become part of the graph
     if selector.startswith("type:"):
         kind = selector[5:]
-        found = [node for node in nodes if node.op_type == kind]
-        if not found:
+        selected = [node for node in nodes if node.op_type == kind]
+        if not selected:
             kinds = {node.op_type for node in nodes}
             raise ConfigError(
                 f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
                 f"this model has {', '.join(sorted(kinds))}"
             )
-        return found
+        return selected
     if selector.endswith("..") and len(selector) > 2:
         return _behind(model, select(model, selector[:-2]))
     if selector.startswith("..") and len(selector) > 2:
@@ -84,23 +84,23 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
 
 def _behind(model: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:
     """Return `nodes` and all that is computed from them."""
-    found = {id(node) for node in nodes}
+    reached = {id(node) for node in nodes}
     for node in model.graph:
-        if any(id(ir.producer(value)) in found for value in reads(node) if value is not None and ir.producer(value)):
-            found.add(id(node))
-    return [node for node in model.graph if id(node) in found]
+        if any(id(ir.producer(value)) in reached for value in reads(node) if value is not None and ir.producer(value)):
+            reached.add(id(node))
+    return [node for node in model.graph if id(node) in reached]
 
 
 def _before(model: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """Return all that `nodes` are computed from, without them."""
     wanted = {id(ir.producer(value)) for node in nodes for value in reads(node) if value is not None}
-    found = []
+    sources = []
     for node in reversed(list(model.graph)):
         if id(node) in wanted:
-            found.append(node)
+            sources.append(node)
             wanted.update(id(ir.producer(value)) for value in reads(node) if value is not None)
     own = {id(node) for node in nodes}
-    return [node for node in reversed(found) if id(node) not in own]
+    return [node for node in reversed(sources) if id(node) not in own]
 
 
 def select_tensors(model: ir.Graph, selector: str) -> list[str]:

@@ -28,17 +28,17 @@ def apart(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str
 
     state : {output: input}. They only move data; the host does that.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for output, name in state.items():
         taking = _taking(model, name, target)
         if any(node.op_type in operators.PARTS for node in taking):
             why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
-            found.update({str(node.name): why for node in taking})
+            reasons.update({str(node.name): why for node in taking})
         joining = _joining(model, output, target)
         if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in joining):
             why = f"it packs the state '{output}': each part keeps its own scale"
-            found.update({str(node.name): why for node in joining})
-    return found
+            reasons.update({str(node.name): why for node in joining})
+    return reasons
 
 
 def _moves(node: ir.Node, target: Target) -> bool:
@@ -49,19 +49,19 @@ def _moves(node: ir.Node, target: Target) -> bool:
 def _taking(model: ir.Graph, name: str, target: Target) -> list[ir.Node]:
     """Return the nodes that only move what comes from the input `name`."""
     reached = {name}
-    found = []
+    taking = []
     for node in model.graph:
         data = [str(v.name) for v in node.inputs if v is not None and ir.const(v) is None]
         if data and set(data) <= reached and _moves(node, target):
             reached.update(str(v.name) for v in node.outputs)
-            found.append(node)
-    return found
+            taking.append(node)
+    return taking
 
 
 def _joining(model: ir.Graph, output: str, target: Target) -> list[ir.Node]:
     """Return the nodes that only move or join what nothing but the output `output` is made of."""
     inside: set[int] = set()
-    found = []
+    joining = []
     for node in reversed(list(model.graph)):
         ends = any(str(v.name) == output for v in node.outputs)
         leaves = any(v.is_graph_output() for v in node.outputs)
@@ -69,8 +69,8 @@ def _joining(model: ir.Graph, output: str, target: Target) -> list[ir.Node]:
         leads = ends or (bool(uses) and not leaves)
         if leads and all(id(use) in inside for use in uses) and (_moves(node, target) or node.op_type == "Concat"):
             inside.add(id(node))
-            found.append(node)
-    return found
+            joining.append(node)
+    return joining
 
 
 def cells(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str, str]:
@@ -124,12 +124,12 @@ def proposals(model: ir.Graph) -> dict[str, str]:
     An output computed from an input, both of one type and shape (open sizes may be any), whose names are one but for
     words such as in, out and new.
     """
-    found = {}
+    proposed = {}
     for name in _inputs(model):
         same = [o for o in _like(model, name) if _stem(o) == _stem(name) != ""]
         if len(same) == 1:
-            found[same[0]] = name
-    return found
+            proposed[same[0]] = name
+    return proposed
 
 
 def advice(model: ir.Graph, missing: Sequence[str]) -> str:
@@ -141,7 +141,7 @@ def advice(model: ir.Graph, missing: Sequence[str]) -> str:
     named = proposals(model)
     outputs = [o for o, i in named.items() if i == missing[0]] or _like(model, missing[0], exact=True)
     if len(outputs) == 1:
-        line = " ".join(f"--state {output}={given}" for output, given in {**named, outputs[0]: missing[0]}.items())
+        line = " ".join(f"--state {output}={state}" for output, state in {**named, outputs[0]: missing[0]}.items())
         return f"is '{outputs[0]}' its next value? feed it back with {line}"
     numbers = settings(model)
     return fix_line(model, [name for name in missing if name in numbers]) if missing[0] in numbers else ""
@@ -156,8 +156,8 @@ def _like(model: ir.Graph, name: str, exact: bool = False) -> list[str]:
 
     exact : open sizes are open in both.
     """
-    given = _inputs(model)[name]
-    shape, reached = ir.shape(given), {name}
+    wanted = _inputs(model)[name]
+    shape, reached = ir.shape(wanted), {name}
     if not shape:
         return []
     for node in model.graph:
@@ -166,11 +166,11 @@ def _like(model: ir.Graph, name: str, exact: bool = False) -> list[str]:
 
     def alike(value: ir.Value) -> bool:
         other = ir.shape(value)
-        if other is None or len(other) != len(shape) or value.dtype != given.dtype or str(value.name) not in reached:
+        if other is None or len(other) != len(shape) or value.dtype != wanted.dtype or str(value.name) not in reached:
             return False
         return all(a == b or (not exact and None in (a, b)) for a, b in zip(shape, other, strict=True))
 
-    return [str(v.name) for v in model.graph.outputs if v is not given and alike(v)]
+    return [str(v.name) for v in model.graph.outputs if v is not wanted and alike(v)]
 
 
 def _stem(name: str) -> str:

@@ -66,15 +66,15 @@ def _cut(prepared: Prepared, between: set[str]) -> list[Next]:
 
 def _ends(graph: ir.Graph, between: set[str], last: bool = False) -> list[ir.Node]:
     """Return those of the nodes that are computed from no other of them; with `last`, from which no other is."""
-    found, reached = [], set()
+    ends, reached = [], set()
     for node in reversed(list(graph.graph)) if last else graph.graph:
         near = [use.node for v in node.outputs for use in v.uses()] if last else [ir.producer(v) for v in node.inputs]
         if any(id(other) in reached for other in near):
             reached.add(id(node))
         elif str(node.name) in between:
             reached.add(id(node))
-            found.append(node)
-    return found
+            ends.append(node)
+    return ends
 
 
 def _called(node: ir.Node, original: ir.Graph) -> str:

@@ -32,6 +32,8 @@ def measured(
     calibration saw become notes.
     """
     sizes: dict[str, Any] = {} if batch is None else {"batch": batch}
-    found = evaluate(result.session(), data, metric=metric, baseline=baseline, limit=limit, progress=progress, **sizes)
+    evaluated = evaluate(
+        result.session(), data, metric=metric, baseline=baseline, limit=limit, progress=progress, **sizes
+    )
     notes = (*result.report.notes, *clipped_values(result, data, budget, limit))
-    return replace(result, report=replace(result.report, accuracy=found.accuracy, notes=notes))
+    return replace(result, report=replace(result.report, accuracy=evaluated.accuracy, notes=notes))

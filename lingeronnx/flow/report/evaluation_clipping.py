@@ -40,13 +40,13 @@ def clipped_values(result: QuantizedModel, data: object, budget: int, limit: int
             out = (array > _ROOM * limits[1]) & (array > 0) | (array < _ROOM * limits[0]) & (array < 0)
             many, total, far = counts[name]
             counts[name] = many + int(out.sum()), total + array.size, max(far, float(reach[out].max(initial=0.0)))
-    found = []
+    clipped = []
     for name, (many, total, far) in counts.items():
         most = max(abs(limit) for limit in result.ranges[name])
         if many and (many >= _SHARE * total or far > _FAR * most):
-            found.append((many / total, name, many, far, most))
+            clipped.append((many / total, name, many, far, most))
     return [
         f"evaluation data: {many} values ({share:.2%}) of '{name}' lie beyond what calibration saw "
         f"(up to {far:.3g}, calibrated to {most:.3g}) and are cut; calibrate with data like these"
-        for share, name, many, far, most in sorted(found, reverse=True)[:_MOST]
+        for share, name, many, far, most in sorted(clipped, reverse=True)[:_MOST]
     ]

@@ -92,9 +92,9 @@ def fidelity(
         rows = count if all(want[name].shape[:1] == (count,) for name in names) else 1
         errors.append(np.stack([_each(want[name], have[name], rows) for name in names]))
         power += [float(_each(want[name], np.zeros(()), 1)[0]) for name in names]
-        for name, seen in moves.items():
-            seen.add(want[name], have[name])
-    warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
+        for name, moved in moves.items():
+            moved.add(want[name], have[name])
+    warnings = [warning for name, moved in moves.items() for warning in moved.warnings(name)]
     low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _LEAST}
     if low:
         where = _explained(lambda: _breaks(prepared, lowered, exact, session)) if explain else ""
@@ -103,7 +103,7 @@ def fidelity(
     warnings += _lost(parts, {name: a.sqnr for name, a in agreements.items()})
     what = "sample" if prepared.calls is None else "call"
     number = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
-    doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(number, what))}
+    doubts = {name: doubt for name, moved in varied.items() if (doubt := moved.doubt(number, what))}
     return Fidelity(
         outputs={name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in agreements.items()},
         on=on,
@@ -191,8 +191,8 @@ def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
         feeds = list(prepared.calls.last)
         if prepared.synthetic:
             return feeds, f"on {len(feeds)} synthetic calls"
-        held = "held back from calibration" if prepared.calls.held else "of the calibration data"
-        return feeds, f"on {len(feeds)} calls {held}"
+        source = "held back from calibration" if prepared.calls.held else "of the calibration data"
+        return feeds, f"on {len(feeds)} calls {source}"
     data = prepared.data
     if held_back := data.held():
         return held_back, f"on {_count(prepared, held_back)} samples held back from calibration"
@@ -217,8 +217,8 @@ def _single(
     what = "held" if prepared.data.held() else "first"
     for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
         want = prepared.float_outputs.outputs(what, number, part)
-        given = {name: array for name, array in part.items() if name in takes}
-        yield want, dict(zip(names, session.run(names, given), strict=True)), _size(prepared, part)
+        inputs = {name: array for name, array in part.items() if name in takes}
+        yield want, dict(zip(names, session.run(names, inputs), strict=True)), _size(prepared, part)
 
 
 class _FloatFace:
@@ -231,8 +231,8 @@ class _FloatFace:
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the named tensors."""
-        found = {name: array for name, array, _ in self._runner.run(feeds, names)}
-        return [found[name] for name in names or found]
+        tensors = {name: array for name, array, _ in self._runner.run(feeds, names)}
+        return [tensors[name] for name in names or tensors]
 
 
 def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, _Feed, int]]:
@@ -244,13 +244,13 @@ def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> It
     sides = [Stream(_FloatFace(prepared), state), Stream(session, state)]
     before: tuple[int, ...] | None = None
     for feed in feeds:
-        given = {name: array for name, array in feed.items() if name in state.values()}
-        rest = {name: array for name, array in feed.items() if name not in given}
+        states = {name: array for name, array in feed.items() if name in state.values()}
+        rest = {name: array for name, array in feed.items() if name not in states}
         shape = tuple(prepared.data.inputs[name].count(array) for name, array in rest.items())
         pair = []
         for side, names in zip(sides, (set(rest), takes), strict=True):
-            if given or shape != before:
-                side.reset(given)
+            if states or shape != before:
+                side.reset(states)
             inputs = {name: array for name, array in rest.items() if name in names}
             pair.append(dict(zip(wanted, side.run(wanted, inputs), strict=True)))
         before = shape
@@ -297,20 +297,20 @@ class _StateMoves:
 def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
     feed = prepared.data.first(prepared.few)
-    seen = per_tensor(lowered, exact, session, feed)
+    levels = per_tensor(lowered, exact, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
     for node in exact.graph:
         before = min((reach.get(str(v.name), _GOOD) for v in node.inputs if v is not None), default=_GOOD)
         for value in node.outputs:
             name = str(value.name)
-            now = reach[name] = min(max(_order(seen.get(name, before)), -_GOOD), _GOOD)
-            if name in seen and before - now > most and now < 2 * _LEAST:
+            now = reach[name] = min(max(_order(levels.get(name, before)), -_GOOD), _GOOD)
+            if name in levels and before - now > most and now < 2 * _LEAST:
                 worst, most, ends = name, before - now, now
     if not worst:
         return "; the error builds up from call to call" if prepared.calls is not None else ""
     writer = next(node for node in exact.graph if any(str(v.name) == worst for v in node.outputs))
-    level = "not finite" if math.isnan(seen[worst]) else f"{ends:.1f} dB"
+    level = "not finite" if math.isnan(levels[worst]) else f"{ends:.1f} dB"
     return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} dB before it)"
 
 
@@ -320,30 +320,30 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
     floats = float_names(lowered)
     known = {str(v.name) for v in ir.values(exact)}
     have: dict[str, tuple[np.ndarray, Affine | None]] = {}
-    for name, array, held in session.tensors({n: a for n, a in feed.items() if n in takes}):
+    for name, array, q in session.tensors({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
-        if user in known and array.dtype.kind in "fi" and (held is not None or array.dtype.kind == "f"):
-            have[user] = array, held
+        if user in known and array.dtype.kind in "fi" and (q is not None or array.dtype.kind == "f"):
+            have[user] = array, q
     release()
-    found = {}
+    levels = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
-        array, held = have.pop(name)
+        array, q = have.pop(name)
         if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
-            found[name] = _agreement(want, array, held).sqnr
-    return found
+            levels[name] = _agreement(want, array, q).sqnr
+    return levels
 
 
-def _agreement(want: np.ndarray, array: np.ndarray, held: Affine | None) -> Agreement:
+def _agreement(want: np.ndarray, array: np.ndarray, q: Affine | None) -> Agreement:
     """Return how far integers, or reals that nothing holds, are from `want`; some at a time, if there are many."""
     agreement = Agreement()
-    if held is not None and held.scales.ndim:
-        array, held = _reals(array, held), None
+    if q is not None and q.scales.ndim:
+        array, q = _reals(array, q), None
     flat, other = want.reshape(-1), array.reshape(-1)
     for start in range(0, flat.size, _PART):
         part = other[start : start + _PART]
-        agreement.add(flat[start : start + _PART], part if held is None else _reals(part, held))
+        agreement.add(flat[start : start + _PART], part if q is None else _reals(part, q))
     return agreement
 
 
-def _reals(array: np.ndarray, held: Affine) -> np.ndarray:
-    return np.clip(held.real(array), -_MOST, _MOST).astype(np.float32)
+def _reals(array: np.ndarray, q: Affine) -> np.ndarray:
+    return np.clip(q.real(array), -_MOST, _MOST).astype(np.float32)

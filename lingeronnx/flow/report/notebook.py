@@ -21,10 +21,10 @@ def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
         *(
             (
                 f"output {name}",
-                f"{found['sqnr']:.1f} dB, cosine {found['cosine']:.5f} {report.measured_on}"
+                f"{measures['sqnr']:.1f} dB, cosine {measures['cosine']:.5f} {report.measured_on}"
                 + (f" ({report.doubts[name]})" if name in report.doubts else ""),
             )
-            for name, found in report.outputs.items()
+            for name, measures in report.outputs.items()
         ),
     ]
     if report.accuracy is not None:

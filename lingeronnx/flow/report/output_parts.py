@@ -47,12 +47,12 @@ def part_ends(model: ir.Graph) -> dict[str, dict[int, list[int]]]:
     Such are Concat, stacks, a sum of padded tensors, and ScatterND at constant places, seen through all that
     keeps the elements apart.
     """
-    found = {}
+    by_output = {}
     for output in model.graph.outputs:
         cuts = _cuts(output)
         if cuts:
-            found[str(output.name)] = cuts
-    return found
+            by_output[str(output.name)] = cuts
+    return by_output
 
 
 def _cuts(output: ir.Value) -> dict[int, list[int]]:
@@ -60,19 +60,19 @@ def _cuts(output: ir.Value) -> dict[int, list[int]]:
     cuts: dict[int, set[int]] = {}
     start: _Places = {axis: (axis, 0, 1) for axis in range(len(sizes))}
     left: list[tuple[ir.Value, _Places]] = [(output, start)]
-    seen = set()
+    visited = set()
     while left:
         value, places = left.pop()
         key = id(value), tuple(sorted(places.items()))
         node = ir.producer(value)
-        if key in seen or node is None or node.domain not in ("", ir.DOMAIN) or macs(node):
+        if key in visited or node is None or node.domain not in ("", ir.DOMAIN) or macs(node):
             continue
-        seen.add(key)
+        visited.add(key)
         for other, where, ends in _before(node, value, places):
             left.append((other, where))
             for axis, position in ends:
                 cuts.setdefault(axis, set()).add(position)
-    inner = {axis: sorted(p for p in found if 0 < p < sizes[axis]) for axis, found in cuts.items()}
+    inner = {axis: sorted(p for p in cut_places if 0 < p < sizes[axis]) for axis, cut_places in cuts.items()}
     return {axis: ends for axis, ends in sorted(inner.items()) if 0 < len(ends) < _MOST}
 
 
@@ -116,14 +116,14 @@ def _concat(node: ir.Node, data: Sequence[ir.Value], places: _Places) -> _Before
     if axis not in places:
         return [(v, {k: p for k, p in places.items() if k != axis}, []) for v in data]
     where, offset, step = places[axis]
-    found: _Before = []
+    before_each: _Before = []
     for v in node.inputs:
         if v is None or not _sizes(v):
             continue
         end = offset + step * _sizes(v)[axis]
-        found.append((v, {**places, axis: (where, offset, step)}, [(where, offset), (where, end)]))
+        before_each.append((v, {**places, axis: (where, offset, step)}, [(where, offset), (where, end)]))
         offset = end
-    return found
+    return before_each
 
 
 def _pad(node: ir.Node, data: ir.Value, value: ir.Value, places: _Places) -> _Before:
@@ -161,7 +161,7 @@ def _scattered(node: ir.Node, value: ir.Value, places: _Places) -> list[tuple[in
 
 def _reshaped(after: Sequence[int], before: Sequence[int], places: _Places) -> _Places:
     """Return where the axes of a tensor lie that was of shape `before`, and lies at `places` in the shape `after`."""
-    found: dict[int, _Place] = {}
+    by_axis: dict[int, _Place] = {}
     for axis, size in enumerate(before):
         inner = math.prod(before[axis + 1 :])
         for other, place in places.items():
@@ -169,8 +169,8 @@ def _reshaped(after: Sequence[int], before: Sequence[int], places: _Places) -> _
             alike = math.prod(before[:axis]) == math.prod(after[:other]) and inner % max(below, 1) == 0
             if size > 1 and alike and size * (inner // below) == after[other]:
                 to, offset, step = place
-                found[axis] = (to, offset, step * (inner // below))
-    return found
+                by_axis[axis] = (to, offset, step * (inner // below))
+    return by_axis
 
 
 class PartMeter:

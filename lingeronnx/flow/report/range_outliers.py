@@ -51,19 +51,19 @@ def range_outliers(prepared: Prepared, planned: Planned) -> list[RangeOutlier]:
         return []
     outliers = []
     for group in shared_scales(planned.parts, target):
-        seen, name = group.stats(stats), _named(prepared, group.tensors)
-        held = planned.plan.tensors.get(group.tensors[-1])
-        if seen is None or name is None or held is None or held.bits >= _WIDE:
+        observed, name = group.stats(stats), _named(prepared, group.tensors)
+        q = planned.plan.tensors.get(group.tensors[-1])
+        if observed is None or name is None or q is None or q.bits >= _WIDE:
             continue
-        largest, most = max(seen.high, -seen.low), _most(seen)
+        largest, most = max(observed.high, -observed.low), _most(observed)
         if most > 0 and largest > _FAR * most:
             outliers.append(RangeOutlier(name, largest, most))
     return sorted(outliers, key=lambda one: -one.ratio)
 
 
-def _most(seen: TensorStats) -> float:
+def _most(stats: TensorStats) -> float:
     """Return what the share of |x| stays below, of the values that are not 0: a ReLU's zeros need no steps."""
-    centres, counts = seen.occupied()
+    centres, counts = stats.occupied()
     sizes = np.abs(centres)
     some = sizes > 1e-6 * sizes.max(initial=0.0)
     order = np.argsort(sizes[some])

@@ -170,14 +170,14 @@ def told_findings(findings: Iterable[VerdictFinding], full: bool = False) -> lis
 
 def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
     """Return a line for each reason why nodes stay in float, with their operators; full : for each node."""
-    found = []
+    lines = []
     for group in [[n] for n in nodes] if full else grouped(nodes, lambda n: pattern(n.why)):
         kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
         which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
         work = sum(n.macs for n in group)
         which += f" ({work:,} MACs)" if work else ""
-        found.append(f"{which}: {group[0].why}" if group[0].why else which)
-    return found
+        lines.append(f"{which}: {group[0].why}" if group[0].why else which)
+    return lines
 
 
 def rewritten(fitted: Iterable[Fitted], full: bool = False) -> list[str]:

@@ -32,18 +32,18 @@ _STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
 _CURVES = operators.SHARES | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
 
-def with_best_effort(made: Compared, progress: Progress | None = None) -> Compared:
-    """Return `made`, or the same model with other widths, scales and weights, where these bring its outputs nearer.
+def with_best_effort(compared_model: Compared, progress: Progress | None = None) -> Compared:
+    """Return `compared_model`, or one with other widths, scales and weights, where these bring its outputs nearer.
 
     A note says of each method what it gained.
     """
-    prepared, planned = made.prepared, made.planned
+    prepared, planned = compared_model.prepared, compared_model.planned
     if planned.weights_fixed:  # weights that another tool has quantized stay as they are
-        return made
+        return compared_model
     feeds = samples(planned)
     count = max((len(array) for array in feeds.values()), default=0)
     if count < FEWEST:
-        return made.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
+        return compared_model.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)
     trials = CrossValidation(prepared, planned, feeds, count, _measured(planned))
@@ -64,27 +64,27 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
-        return made.with_notes(notes)
+        return compared_model.with_notes(notes)
     if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, ERRORS):
-        return made.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
+        return compared_model.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
     exact = refined(best.planned, best.methods, progress=progress)
     final = compared(prepared, best.planned, exact, progress)
-    if prepared.data.held() and (why := _worse(made, final)):
-        return made.with_notes([*notes, why])
+    if prepared.data.held() and (why := _worse(compared_model, final)):
+        return compared_model.with_notes([*notes, why])
     return final.with_notes(notes)
 
 
-def _worse(made: Compared, other: Compared) -> str:
+def _worse(best: Compared, other: Compared) -> str:
     """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
-    (worst, mean), (least, new) = _score(made), _score(other)
+    (worst, mean), (least, new) = _score(best), _score(other)
     if least >= worst and new > mean:
         return ""
-    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {made.fidelity.on}"
+    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {best.fidelity.on}"
 
 
-def _score(made: Compared) -> tuple[float, float]:
+def _score(compared_model: Compared) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
-    levels = [min(output["sqnr"], CAP) for output in made.fidelity.outputs.values()]
+    levels = [min(output["sqnr"], CAP) for output in compared_model.fidelity.outputs.values()]
     return min(levels, default=CAP), sum(levels) / max(len(levels), 1)
 
 

@@ -74,35 +74,35 @@ class CrossValidation:
 
     def start(self, planned: Planned, methods: Methods, progress: Progress | None = None) -> TriedPlan:
         """Return the first candidate, which others are compared with."""
-        made = [self._made(k, planned, methods, progress) for k in range(_PARTS)]
-        return TriedPlan(planned, methods, [exact for exact, _ in made], [errors for _, errors in made])
+        trained = [self._made(k, planned, methods, progress) for k in range(_PARTS)]
+        return TriedPlan(planned, methods, [exact for exact, _ in trained], [errors for _, errors in trained])
 
     def beside(
         self, best: TriedPlan, planned: Planned, methods: Methods, errors: float, progress: Progress | None = None
     ) -> tuple[TriedPlan, Gain]:
         """Return another candidate and its gain over `best`; it has fewer parts where that is hopeless by the first."""
-        made = [self._made(k, planned, methods, progress) for k in range(_FIRST)]
-        found = self.between(best.errors, [error for _, error in made])
+        trained = [self._made(k, planned, methods, progress) for k in range(_FIRST)]
+        gain = self.between(best.errors, [error for _, error in trained])
         for k in range(_FIRST, _PARTS):
-            if found.hopeless(errors):
+            if gain.hopeless(errors):
                 break
-            made.append(self._made(k, planned, methods, progress))
-            found = self.between(best.errors, [error for _, error in made])
-        return TriedPlan(planned, methods, [exact for exact, _ in made], [error for _, error in made]), found
+            trained.append(self._made(k, planned, methods, progress))
+            gain = self.between(best.errors, [error for _, error in trained])
+        return TriedPlan(planned, methods, [exact for exact, _ in trained], [error for _, error in trained]), gain
 
     def under(
         self, best: TriedPlan, old: Sequence[np.ndarray], plan: Plan, errors: float
     ) -> tuple[list[np.ndarray], Gain]:
         """Return the errors of `best` with its weights as they are under another plan, and the gain over `old`."""
         planned = replace(best.planned, plan=plan)
-        made = [self._errors(0, planned, best.exact[0])]
-        found = self.between(old, made)
+        new_errors = [self._errors(0, planned, best.exact[0])]
+        gain = self.between(old, new_errors)
         for k in range(1, _PARTS):
-            if found.hopeless(errors):
+            if gain.hopeless(errors):
                 break
-            made.append(self._errors(k, planned, best.exact[k]))
-            found = self.between(old, made)
-        return made, found
+            new_errors.append(self._errors(k, planned, best.exact[k]))
+            gain = self.between(old, new_errors)
+        return new_errors, gain
 
     def between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
         """Return the gain of `new` over `old` in the parts that `new` has."""
@@ -126,19 +126,19 @@ class CrossValidation:
         graph = lower(planned.parts.on(exact), planned.plan, target).graph
         session = lowered_session(graph, target, self._prepared.opened)
         takes = {spec.name for spec in session.inputs}
-        found = []
+        errors = []
         for part, wants in zip(self._pieces(k), self._wants(k), strict=True):
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
-            values = {name: a if held is None else held.real(a) for name, a, held in have}
+            values = {name: a if q is None else q.real(a) for name, a, q in have}
             count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
-            found.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+            errors.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         release()
-        return np.hstack(found)
+        return np.hstack(errors)
 
     def ready(self, planned: Planned) -> bool:
         """Whether the plan, with the weights as they are, leaves a chip its part."""
-        made = lower(planned.parts, planned.plan, planned.target)
-        return Compared(self._prepared, planned, planned.graph, made, Fidelity({}, "", ())).result.report.chip_ready
+        lowered = lower(planned.parts, planned.plan, planned.target)
+        return Compared(self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())).result.report.chip_ready
 
     def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
         return list(self._prepared.data.pieces(self._parts[k][1], self._step))

@@ -19,26 +19,26 @@ _CLEAR = 0.2  # dB of the mean SQNR of the outputs
 _ROWS = 500  # of a Softmax
 
 
-def is_evidence(made: Compared) -> bool:
-    """Whether what the samples say of `made` and of graphs like it decides which of them is kept."""
-    prepared = made.prepared
+def is_evidence(compared_model: Compared) -> bool:
+    """Whether what the samples say of `compared_model` and of graphs like it decides which of them is kept."""
+    prepared = compared_model.prepared
     return (
         prepared.conf.effort != "fast"
         and not prepared.synthetic
         and not prepared.weights_fixed
         and prepared.data.rereadable
-        and not _few_rows(made)
+        and not _few_rows(compared_model)
     )
 
 
-def _few_rows(made: Compared) -> bool:
+def _few_rows(compared_model: Compared) -> bool:
     """Whether an output is what a Softmax gives for fewer rows than say how far it is from the float model's."""
-    for value in made.prepared.graph.graph.outputs:
+    for value in compared_model.prepared.graph.graph.outputs:
         maker = ir.producer(value)
         if maker is not None and maker.op_type in operators.SHARES:
             shape = ir.shape(value) or ()
             rows = math.prod(size or 1 for size in shape[1:-1])
-            if rows * made.fidelity.errors.shape[-1] < _ROWS:
+            if rows * compared_model.fidelity.errors.shape[-1] < _ROWS:
                 return True
     return False
 
@@ -52,16 +52,16 @@ def is_better(old: Compared, new: Compared) -> bool:
 
 def gained(old: Compared, new: Compared) -> float:
     """Return by how many dB the outputs are nearer on average, no gain where the farthest of them is farther."""
-    before, after = (levels(made) for made in (old, new))
+    before, after = (levels(result) for result in (old, new))
     if not before or min(after) < min(before):
         return 0.0
     return (sum(after) - sum(before)) / len(before)
 
 
-def levels(made: Compared) -> list[float]:
+def levels(compared_model: Compared) -> list[float]:
     """Return the SQNR of the outputs and of the parts that they join; what is not finite is the worst."""
-    every = [output["sqnr"] for output in made.fidelity.outputs.values()]
-    every += [part.sqnr for part in made.fidelity.parts]
+    every = [output["sqnr"] for output in compared_model.fidelity.outputs.values()]
+    every += [part.sqnr for part in compared_model.fidelity.parts]
     return [level(sqnr) for sqnr in every]
 
 

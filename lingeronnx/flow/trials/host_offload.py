@@ -74,13 +74,13 @@ def ends(model: ir.Graph, lost: bool = False, joined: bool = False) -> list[dict
     lost : whether an output, or a part of one, is so far off that more fronts than the usual are worth a try. joined :
     whether that is a part of an output that joins tensors: then any tail is.
     """
-    found = []
+    candidates = []
     front = "the host computes the front, up to a spectrum: measured, that is better"
     tail = "the host decodes what the last layers give: measured, that is better"
     for names, why in (*((names, front) for names in _fronts(model, lost)), (_tail(model, joined), tail)):
         if names:
-            found.append(dict.fromkeys(names, why))
-    return found
+            candidates.append(dict.fromkeys(names, why))
+    return candidates
 
 
 def _kinds(model: ir.Graph) -> Callable[[ir.Node], set[str]]:
@@ -109,8 +109,8 @@ def _fronts(model: ir.Graph, lost: bool) -> list[list[str]]:
     wide = near | _spectrum(nodes, kinds)
     layers = [sum(macs(node) > 0 for node in nodes if id(node) in front) for front in (near, wide)]
     far = _onwards(nodes, wide, kinds) if wide else wide
-    found = [far, near] if layers[1] > layers[0] else [near, far] if lost else [near]
-    return [[str(node.name) for node in nodes if id(node) in front] for front in found if front]
+    fronts = [far, near] if layers[1] > layers[0] else [near, far] if lost else [near]
+    return [[str(node.name) for node in nodes if id(node) in front] for front in fronts if front]
 
 
 def _makers(node: ir.Node) -> list[ir.Node]:
@@ -183,12 +183,12 @@ def _squares(node: ir.Node) -> bool:
 
 def _onwards(nodes: Iterable[ir.Node], front: set[int], kinds: Callable[[ir.Node], set[str]]) -> set[int]:
     """Return `front` and what is computed from it, up to layers and activations."""
-    found = set(front)
+    reached = set(front)
     for node in nodes:
         makers = _makers(node)
-        if makers and all(id(maker) in found for maker in makers) and not macs(node) and not _bends(node, kinds):
-            found.add(id(node))
-    return found
+        if makers and all(id(maker) in reached for maker in makers) and not macs(node) and not _bends(node, kinds):
+            reached.add(id(node))
+    return reached
 
 
 # ---- tails -------------------------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ def _tail(model: ir.Graph, joined: bool) -> list[str]:
     kinds, nodes = _kinds(model), list(model.graph)
     decoding = {id(node) for node in nodes if macs(node) > 0 and _expects(node)}
     leads = _leads(nodes, lambda node: macs(node) > 0 and id(node) not in decoding)
-    found = [node for node in nodes if id(node) not in leads]
-    decode = any(not kinds(node).isdisjoint(_TAIL) or id(node) in decoding for node in found)
-    return [str(node.name) for node in found] if (decode or joined) and leads else []
+    tail = [node for node in nodes if id(node) not in leads]
+    decode = any(not kinds(node).isdisjoint(_TAIL) or id(node) in decoding for node in tail)
+    return [str(node.name) for node in tail] if (decode or joined) and leads else []
 
 
 def _leads(nodes: Collection[ir.Node], layer: Callable[[ir.Node], bool]) -> set[int]:

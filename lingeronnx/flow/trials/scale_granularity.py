@@ -28,15 +28,15 @@ _FAR = 25.0  # dB of an output, or a part of one: below that it is tried
 _CLEAR = 1.0  # dB on average: less is no reason for another form of scales
 
 
-def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compared | None:
-    """Return the model of `made` with finer scales where these bring its outputs clearly nearer, else None.
+def with_finer_scales(compared_model: Compared, progress: Progress | None = None) -> Compared | None:
+    """Return the model of `compared_model` with finer scales where these bring its outputs clearly nearer, else None.
 
     Stages are judged in it as well. Plans, scales and overrides that were given stay.
     """
-    prepared, planned = made.prepared, made.planned
+    prepared, planned = compared_model.prepared, compared_model.planned
     settings = _settings(prepared)
     named = bool(prepared.conf.overrides) or planned.basis.choice is None or prepared.read is not None
-    if not settings or named or not is_evidence(made) or min(levels(made), default=_FAR) >= _FAR:
+    if not settings or named or not is_evidence(compared_model) or min(levels(compared_model), default=_FAR) >= _FAR:
         return None
     if progress is not None:
         progress("finer scales", 0, None)
@@ -47,7 +47,7 @@ def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compa
         finer = without_losing_stages(first, progress)
     except ConstraintError:  # with require_chip
         return None
-    gain = gained(made, finer)
+    gain = gained(compared_model, finer)
     if gain < _CLEAR:
         return None
     what = " and ".join(_WHAT[name] for name in settings)

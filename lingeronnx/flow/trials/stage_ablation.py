@@ -32,32 +32,34 @@ _MEANS = "biases make means right behind Relus, not in front of them"
 _PLAIN = "moving ranges into the weights was taken back"
 
 
-def without_losing_stages(made: Compared, progress: Progress | None = None) -> Compared:
-    """Return `made`, or the same model without the stages that take its outputs away from the float model's.
+def without_losing_stages(compared_model: Compared, progress: Progress | None = None) -> Compared:
+    """Return `compared_model`, or the same model without the stages that take its outputs away from the float model's.
 
     Scales that were given stay, and what follows from them.
     """
-    if not is_evidence(made):
-        return made
-    prepared, planned = made.prepared, made.planned
+    if not is_evidence(compared_model):
+        return compared_model
+    prepared, planned = compared_model.prepared, compared_model.planned
     bare = _bare(prepared, planned, progress)
-    best = _judged(made, bare, progress)
+    best = _judged(compared_model, bare, progress)
     other = _plain(prepared, planned, progress) if planned.basis.choice is not None else None
     if other is not None:
         plain = _bare(prepared, other, progress)
         if is_better(bare, plain):
             again = _refined(prepared, other, Methods(), progress)
             best = _better(best, _judged(again, plain, progress), _PLAIN)
-    if best is made or not best.fidelity.lossy:
+    if best is compared_model or not best.fidelity.lossy:
         return best
     return compared(prepared, best.planned, best.exact, progress)  # once more, to say where it breaks
 
 
-def _judged(made: Compared, bare: Compared, progress: Progress | None) -> Compared:
-    """Return `made`, whose weights are refined, `bare` without that, or the same refined in the other way."""
-    best = _better(made, bare, _BARE)
-    if gained(bare, made) < _LITTLE or min(levels(made), default=CAP) < _FAR:
-        best = _better(best, _refined(made.prepared, made.planned, Methods(means=True), progress), _MEANS)
+def _judged(compared_model: Compared, bare: Compared, progress: Progress | None) -> Compared:
+    """Return `compared_model`, whose weights are refined, `bare` without that, or the same refined in the other way."""
+    best = _better(compared_model, bare, _BARE)
+    if gained(bare, compared_model) < _LITTLE or min(levels(compared_model), default=CAP) < _FAR:
+        best = _better(
+            best, _refined(compared_model.prepared, compared_model.planned, Methods(means=True), progress), _MEANS
+        )
     return best
 
 

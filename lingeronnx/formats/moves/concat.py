@@ -50,15 +50,15 @@ class Concat(Format):
 
     def to_v3(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The axis is called so, and every input has a width."""
-        held = with_axis(super().to_v3(attrs, inputs))
-        held.pop("data_bits")
-        return {**held, **{f"x_{i}_bits": held.get(f"x_{i}_bits", 8) for i in range(inputs)}}
+        renamed = with_axis(super().to_v3(attrs, inputs))
+        renamed.pop("data_bits")
+        return {**renamed, **{f"x_{i}_bits": renamed.get(f"x_{i}_bits", 8) for i in range(inputs)}}
 
     def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim."""
-        held = super().to_v1(attrs, node)
-        held["dim"] = held.pop("axis")
-        return held
+        renamed = super().to_v1(attrs, node)
+        renamed["dim"] = renamed.pop("axis")
+        return renamed
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return one scale for each input."""

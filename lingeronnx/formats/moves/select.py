@@ -36,8 +36,8 @@ def slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: in
         parts = []
         for index in range(1, 5):
             array = constant(index)
-            given = len(node.inputs) > index and node.inputs[index] is not None
-            if array is None and (given or index < 3):
+            present = len(node.inputs) > index and node.inputs[index] is not None
+            if array is None and (present or index < 3):
                 return None
             if array is not None and array.dtype.kind not in "iu":
                 raise ModelError(f"{node.op_type} {node.name}: input {index} holds {array.dtype}; it must be integers")
@@ -68,11 +68,11 @@ class Slice(Format):
         from simulator.kernels import Pick
 
         shape = bound.source_shapes[0]
-        found = slices(bound.node, bound.consts.get, len(shape))
-        if found is None:
+        ranges = slices(bound.node, bound.consts.get, len(shape))
+        if ranges is None:
             raise ModelError(f"{bound.where}: its bounds must be constants")
         places: list[np.ndarray | None] = [None] * len(shape)
-        for axis, part in found.items():
+        for axis, part in ranges.items():
             index = np.arange(shape[axis])[part]
             places[axis] = None if len(index) == shape[axis] and part.step == 1 else index
         return Pick(tuple(places))

@@ -22,25 +22,25 @@ __all__ = ["Clip", "Relu", "bounds", "is_relu"]
 
 def bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return (low, high) of a Clip, infinite where absent, or None when a bound is computed at run time."""
-    found = []
+    ends = []
     for index, (name, none) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
         value = node.inputs[index] if len(node.inputs) > index else None
         array = ir.const(value)
         if value is not None and array is None:
             return None
         number = float(array.reshape(())) if array is not None else float(ir.attr(node, name, none))
-        found.append(none if abs(number) > 3e38 else number)
-    return found[0], found[1]
+        ends.append(none if abs(number) > 3e38 else number)
+    return ends[0], ends[1]
 
 
 def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
     """Emit Clip with integer bounds."""
     dtype = np.int8 if low.written(node).bits <= 8 else np.int16
-    given = [
+    limits = [
         low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
         for key, value in zip(("low", "high"), ends, strict=True)
     ]
-    low.emit(formats.CLIP, node, [low.integer(node, 0), *given], {})
+    low.emit(formats.CLIP, node, [low.integer(node, 0), *limits], {})
 
 
 def _output_counts(node: ir.Node, target: Target) -> list[ScalePair]:

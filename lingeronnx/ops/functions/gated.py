@@ -92,10 +92,16 @@ class Gated(Op):
         eye = np.eye(count)
         weight = _WEIGHT.integers(np.concatenate([eye, eye * factor]))
         base = f"{ir.written_name(node)}_pair"
-        given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
+        parameters = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
         shape[-1] = 2 * count
         pair = low.insert(
-            formats.LINEAR, node, "pair", [low.integer(node, 0), *given], formats.LINEAR.scales(x, _WEIGHT, q), shape, q
+            formats.LINEAR,
+            node,
+            "pair",
+            [low.integer(node, 0), *parameters],
+            formats.LINEAR.scales(x, _WEIGHT, q),
+            shape,
+            q,
         )
         axis = len(shape) - 1  # counted from -1, too little is planned
         low.emit(formats.GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
@@ -117,10 +123,10 @@ def _multiplied(
     if image != shape:
         target = low.array(f"{base}_image_shape", _target(image, low))
         value = low.insert(formats.RESHAPE, node, "image", [value, target], {}, image, x)
-    held = _WEIGHT.integers(np.full(image[1], factor))
-    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
+    factors = _WEIGHT.integers(np.full(image[1], factor))
+    parameters = [low.array(f"{base}_factor", factors), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
     attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT, o)
-    value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *given], attrs, image, o)
+    value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *parameters], attrs, image, o)
     if image != shape:
         value = low.insert(
             formats.RESHAPE,

@@ -126,10 +126,13 @@ class Sigmoid(Op):
         one = Affine(2.0**6)
         weight = np.concatenate([np.zeros((count, count)), np.eye(count)]) * one.scale
         bias = np.concatenate([np.full(count, x.scale * one.scale), np.zeros(count)])
-        given = [low.array(f"{base}_weight", weight.astype(np.int8)), low.array(f"{base}_bias", bias.astype(np.int32))]
+        parameters = [
+            low.array(f"{base}_weight", weight.astype(np.int8)),
+            low.array(f"{base}_bias", bias.astype(np.int32)),
+        ]
         shape[-1] = 2 * count
         attrs = formats.LINEAR.scales(x, one, doubled)
-        return low.insert(formats.LINEAR, node, "ones", [value, *given], attrs, shape, doubled), doubled.scale
+        return low.insert(formats.LINEAR, node, "ones", [value, *parameters], attrs, shape, doubled), doubled.scale
 
 
 class Tanh(Sigmoid):

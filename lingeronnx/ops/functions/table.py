@@ -117,8 +117,8 @@ class Table(Op):
         places = grid(8 if x.bits <= 8 else 16) - x.zero_point
         real = table_of(low.model, node, places / float(np.float32(x.scale)))
         counts = np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5)
-        held = np.clip(counts + o.zero_point, o.low, o.high)
-        table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
+        entries = np.clip(counts + o.zero_point, o.low, o.high)
+        table = low.array(f"{node.outputs[0].name}_table", entries.astype(np.int8 if o.bits <= 8 else np.int16))
         attrs = {"function": ir.kind(node), **formats.TABLE.scales(x, o)}
         low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)
 

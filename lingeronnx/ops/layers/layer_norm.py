@@ -123,12 +123,12 @@ class LayerNorm(Op):
             value = low.insert(formats.RESHAPE, node, "lines", [value, reshaped("lines", line)], {}, line, x)
         if copies > 1:
             one = Affine(64.0)
-            held = [
+            parameters = [
                 low.array(f"{base}_repeated_weight", np.tile(np.eye(size) * one.scale, (copies, 1)).astype(np.int8)),
                 low.array(f"{base}_repeated_bias", np.zeros(copies * size, np.int32)),
             ]
             scales = formats.LINEAR.scales(x, one, x)
-            value = low.insert(formats.LINEAR, node, "repeated", [value, *held], scales, wide, x)
+            value = low.insert(formats.LINEAR, node, "repeated", [value, *parameters], scales, wide, x)
         value = low.insert(formats.LAYER_NORM, node, "norm", [value, *constants], attrs, wide, o)
         if copies > 1:
             bounds = (("start", 0), ("end", size), ("axis", 2), ("step", 1))

@@ -54,9 +54,9 @@ class BatchNorm2d(WeightLayer):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the folded factor and offset, between two reshapes where it is no image."""
-        found = factors(node)
-        assert found is not None
-        factor, offset = found
+        folded = factors(node)
+        assert folded is not None
+        factor, offset = folded
         attrs = self.lowered_attributes(node, low)
         w = low.read(node, 1)
         weight = low.array(ir.read_name(node, 1), w.integers(factor), own=True)
@@ -123,17 +123,19 @@ def scaled_channels(
     """
     shape = image_shape(node) or ()
     channels = int(shape[1] or 1)
-    held = w.integers(np.broadcast_to(factors, (channels,)))
+    weights = w.integers(np.broadcast_to(factors, (channels,)))
     base, added = f"{node.outputs[0].name}_{what}", math.floor(offset * x.scale * w.scale + 0.5)
-    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
-    return low.insert(formats.BATCH_NORM2D, node, what, [value, *given], formats.BATCH_NORM2D.scales(x, w, o), shape, o)
+    parameters = [low.array(f"{base}_factor", weights), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
+    return low.insert(
+        formats.BATCH_NORM2D, node, what, [value, *parameters], formats.BATCH_NORM2D.scales(x, w, o), shape, o
+    )
 
 
 def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:
     """Return the real values behind quantized parameter `index` of any weight layer (float64 or float32)."""
     if node.op_type == "BatchNormalization" and not node.domain:
-        found = factors(node)
-        return None if found is None else found[0]
+        folded = factors(node)
+        return None if folded is None else folded[0]
     return ir.const(node.inputs[index])
 
 
@@ -142,8 +144,8 @@ def with_parameter(node: ir.Node, index: int, values: np.ndarray) -> dict[int, n
     old = ir.constant(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:
         return {index: values.astype(old.dtype)}
-    found = factors(node)
-    assert found is not None
+    folded = factors(node)
+    assert folded is not None
     beta, mean, var = (np.asarray(ir.const(value), np.float64) for value in node.inputs[2:5])
     gamma = values * np.sqrt(var + ir.attr(node, "epsilon", 1e-5))
-    return {1: gamma.astype(old.dtype), 2: (beta + mean * (values - found[0])).astype(old.dtype)}
+    return {1: gamma.astype(old.dtype), 2: (beta + mean * (values - folded[0])).astype(old.dtype)}

@@ -100,9 +100,9 @@ def global_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] |
         by_ones = h * w & (h * w - 1) == 0 and target.conv is not None and max(h, w) <= target.conv.max_kernel
         return [(True, h, w)] if by_ones else None
 
-    found = last(height, width)
-    if found is not None or target.pool is None:
-        return found
+    step = last(height, width)
+    if step is not None or target.pool is None:
+        return step
     ways = []
     for h in (d for d in range(1, height + 1) if height % d == 0):
         for w in (d for d in range(1, width + 1) if width % d == 0):

@@ -233,8 +233,8 @@ class _Recurrent(Op):
             steps = low.insert(self.format, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
-            given = [low.array(f"{ir.written_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
-            low.emit(formats.SLICE, node, [steps, *given], {})
+            slice_bounds = [low.array(f"{ir.written_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
+            low.emit(formats.SLICE, node, [steps, *slice_bounds], {})
         else:
             low.emit(self.format, node, inputs, attrs, also=also)
         for index in self.results(node)[1:]:
@@ -244,24 +244,24 @@ class _Recurrent(Op):
 
     def _given(self, node: ir.Node, low: Lowering, o: Affine) -> list[ir.Value | None]:
         """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
-        found: list[ir.Value | None] = []
+        states: list[ir.Value | None] = []
         for key in GIVEN[: 1 + len(self.format.states)]:
             index = given(node).get(key)
             array = None if index is None else ir.const(node.inputs[index])
             if index is None:
-                found.append(None)
+                states.append(None)
             elif key == "lengths":
                 name = ir.read_name(node, index)
-                found.append(
+                states.append(
                     low.real(node, index) if array is None else low.array(name, array.astype(np.int64), own=True)
                 )
             elif array is None:
-                found.append(low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL))
+                states.append(low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL))
             else:
-                found.append(low.constant(node, index, o if key == "h" else _CELL))
-        while found and found[-1] is None:
-            found.pop()
-        return found
+                states.append(low.constant(node, index, o if key == "h" else _CELL))
+        while states and states[-1] is None:
+            states.pop()
+        return states
 
     def lowered_attributes(self, node: ir.Node) -> dict[str, Attribute]:
         """Return the attributes of this operator alone."""
@@ -274,8 +274,8 @@ class _Recurrent(Op):
 
     def _ordered(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
         """Return weights or biases, whose gates stand as in ONNX, with the gates in the order `gates`."""
-        held = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
-        return held[:, [self.onnx_gates.index(gate) for gate in gates]].reshape(array.shape)
+        by_gate = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
+        return by_gate[:, [self.onnx_gates.index(gate) for gate in gates]].reshape(array.shape)
 
     def _lengthened(self, node: ir.Node, low: Lowering, source: ir.Value, q: Affine) -> ir.Value:
         """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.

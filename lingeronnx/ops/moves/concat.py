@@ -77,16 +77,16 @@ class Concat(Op):
         """Emit with one scale per input; a Requant does what the chip cannot."""
         rank, o = len(ir.known_shape(node.outputs[0])), low.written(node)
         how = low.target.computes(self.name, Arithmetic)
-        held, inputs = [], []
+        scales, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const(value) is not None:
-                held.append(o)
+                scales.append(o)
                 inputs.append(low.constant(node, index, o))
                 continue
             x = low.read(node, index)
             if how is not None and how.raises_only and x.scale > o.scale:
                 x = o
-            held.append(x)
+            scales.append(x)
             inputs.append(low.integer_as(node, index, x))
         axis = ir.attr(node, "axis") % rank if rank else ir.attr(node, "axis")
-        low.emit(formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(held, o)})
+        low.emit(formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)})

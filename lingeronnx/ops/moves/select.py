@@ -32,8 +32,8 @@ def slice_step(node: ir.Node, target: Target) -> object:
     limits = target.limits(formats.SLICE.name, SliceLimits)
     if limits is None:
         return None
-    found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
-    return next((f"step {part.step}" for part in (found or {}).values() if part.step not in limits.steps), None)
+    ranges = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
+    return next((f"step {part.step}" for part in (ranges or {}).values() if part.step not in limits.steps), None)
 
 
 class Slice(Op):
@@ -49,18 +49,18 @@ class Slice(Op):
         shape = ir.shape(node.inputs[0])
         if shape is None:
             return "its shape is not known before the run"
-        found = slices(node, _constants(node), len(shape))
-        if found is None:
+        ranges = slices(node, _constants(node), len(shape))
+        if ranges is None:
             return "its bounds are computed at run time"
-        if 0 in found and found[0] not in (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1)):
+        if 0 in ranges and ranges[0] not in (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1)):
             return "it slices the batch axis"
-        return "its shape is not known before the run" if any(shape[a] is None for a in found if a) else None
+        return "its shape is not known before the run" if any(shape[a] is None for a in ranges if a) else None
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
         shape = list(ir.known_shape(node.inputs[0]))
-        found = slices(node, _constants(node), len(shape))
-        ranges = {axis: range(*part.indices(int(shape[axis] or 0))) for axis, part in (found or {}).items() if axis}
+        parts = slices(node, _constants(node), len(shape))
+        ranges = {axis: range(*part.indices(int(shape[axis] or 0))) for axis, part in (parts or {}).items() if axis}
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
             (1, range(int(shape[1] or 0)))
         ]
@@ -68,15 +68,15 @@ class Slice(Op):
         for number, (axis, places) in enumerate(cuts):
             before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
             bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
-            given = [
+            constants = [
                 low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
                 for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)
             ]
             shape[axis] = len(places)
             if number < len(cuts) - 1:
-                x = low.insert(formats.SLICE, node, f"cut{axis}", [x, *given], {}, shape, low.read(node, 0))
+                x = low.insert(formats.SLICE, node, f"cut{axis}", [x, *constants], {}, shape, low.read(node, 0))
             else:
-                low.emit(formats.SLICE, node, [x, *given], {})
+                low.emit(formats.SLICE, node, [x, *constants], {})
 
 
 def _is_embedding(node: ir.Node) -> bool:

@@ -166,16 +166,16 @@ def _permuted(
     Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
     """
     q = low.read(node, 0)
-    found = _parts(shape, perm, low.target)
-    if found is None:
+    split_parts = _parts(shape, perm, low.target)
+    if split_parts is None:
         return formats.TRANSPOSE, [value], {"perm": list(perm)}
-    axis, ranges = found
+    axis, ranges = split_parts
     name, size, parts = ir.written_name(node), list(shape), []
     for number, (start, end) in enumerate(ranges):
         bounds = {"start": start, "end": end, "axis": axis, "step": 1}
-        given = [low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()]
+        slice_bounds = [low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()]
         size[axis] = end - start
-        part = low.insert(formats.SLICE, node, f"part{number}", [value, *given], {}, size, q)
+        part = low.insert(formats.SLICE, node, f"part{number}", [value, *slice_bounds], {}, size, q)
         turned = [size[a] for a in perm]
         parts.append(low.insert(formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q))
     return formats.CONCAT, parts, {"dim": perm.index(axis), **formats.CONCAT.scales([q] * len(parts), q)}

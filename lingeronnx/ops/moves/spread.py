@@ -45,8 +45,8 @@ class Tile(_Spread):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the repeats as they are."""
         repeats = ir.constant(node.inputs[1])
-        given = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
-        low.emit(formats.TILE, node, [low.integer(node, 0), given], {})
+        constant = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
+        low.emit(formats.TILE, node, [low.integer(node, 0), constant], {})
 
 
 class Expand(_Spread):
@@ -58,8 +58,8 @@ class Expand(_Spread):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
         target = [1, *(int(d or 1) for d in ir.known_shape(node.outputs[0])[1:])]
-        given = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
-        low.emit(formats.EXPAND, node, [low.integer(node, 0), given], {})
+        constant = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
+        low.emit(formats.EXPAND, node, [low.integer(node, 0), constant], {})
 
 
 def pad_form(node: ir.Node, target: Target) -> object:
@@ -92,14 +92,14 @@ class Pad(_Spread):
         """Emit with pads and the integer value as inputs."""
         q, pads, value = low.written(node), _pads(node), _value(node)
         assert value is not None
-        held = int(q.integers(np.array(value)))
+        integer = int(q.integers(np.array(value)))
         name = node.outputs[0].name
-        given = [
+        constants = [
             low.array(f"{name}_pads", np.array(pads, np.int64)),
-            low.array(f"{name}_value", np.array([held], np.int64)),
+            low.array(f"{name}_value", np.array([integer], np.int64)),
         ]
         attrs = {"mode": ir.attr(node, "mode", "constant"), **formats.PAD.scales(q)}
-        low.emit(formats.PAD, node, [low.integer(node, 0), *given], attrs)
+        low.emit(formats.PAD, node, [low.integer(node, 0), *constants], attrs)
 
 
 def _pads(node: ir.Node) -> list[int] | None:
@@ -151,10 +151,10 @@ class Resize(_Spread):
         sizes = zip(ir.known_shape(node.inputs[0])[1:], ir.known_shape(node.outputs[0])[1:], strict=True)
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
-        given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
+        constants = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
         attrs = {
             key: ir.attr(node, key)
             for key in ("coordinate_transformation_mode", "nearest_mode")
             if key in node.attributes
         }
-        low.emit(formats.RESIZE, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs})
+        low.emit(formats.RESIZE, node, [low.integer(node, 0), *constants], {"mode": "nearest", **attrs})

@@ -139,9 +139,9 @@ class _BatchFirstWalk:
         self._batch = value.shape[place]
         axes = tuple((_BATCH,) if size is None else self._atom(size) for size in sizes)
         order = [place, *(i for i in range(len(axes)) if i != place)]
-        made = _Made(readers[0], "Transpose", ((_AtomView(value, axes, axes), axes),), {"perm": order})
-        self._entries.add(made)
-        self.views[value] = _AtomView(made, tuple(axes[i] for i in order), axes)
+        transpose = _Made(readers[0], "Transpose", ((_AtomView(value, axes, axes), axes),), {"perm": order})
+        self._entries.add(transpose)
+        self.views[value] = _AtomView(transpose, tuple(axes[i] for i in order), axes)
 
     def _tell(self, node: ir.Node) -> _AtomView | None:
         """Return the view of the node's output; None where it is in no stretch, or cannot be told."""
@@ -205,10 +205,10 @@ class _BatchFirstWalk:
                 groups.append(tuple(group))
         if _BATCH not in atoms:
             return None
-        held = view.held
-        while any(a in cuts for axis in held for a in axis):
-            held = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in held)
-        return _AtomView(view.of, held, (*front, tuple(atoms), *back[::-1]))
+        atom_groups = view.held
+        while any(a in cuts for axis in atom_groups for a in axis):
+            atom_groups = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in atom_groups)
+        return _AtomView(view.of, atom_groups, (*front, tuple(atoms), *back[::-1]))
 
     def _picked(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         """Gather of one position of an axis that is the first part of an axis of what is held: a Slice of that.
@@ -225,11 +225,11 @@ class _BatchFirstWalk:
         rest = math.prod(a.size for a in view.held[place][1:])
         start = int(index) % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
-        held = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        made = _cut(view.of, start, held[-1]) if place == len(held) - 1 else None
-        if made is None:
-            made = _Made(node, "Slice", ((view, view.held), *bounds), {})
-        return _AtomView(made, held, view.axes[:axis] + view.axes[axis + 1 :])
+        groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
+        part = _cut(view.of, start, groups[-1]) if place == len(groups) - 1 else None
+        if part is None:
+            part = _Made(node, "Slice", ((view, view.held), *bounds), {})
+        return _AtomView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
 
     # ---- what computes ----
 
@@ -252,8 +252,8 @@ class _BatchFirstWalk:
         one, two = self._apart(view, 2), self._apart(other, 2) if other is not None else None
         if other is None or one is None or two is None or one[:-2] != two[:-2]:
             return None
-        made = _Made(node, "MatMul", ((view, one), (other, two)), {})
-        return _AtomView(made, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
+        product = _Made(node, "MatMul", ((view, one), (other, two)), {})
+        return _AtomView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
 
     def _alike(self, view: _AtomView, axes: _Axes) -> _AtomView | None:
         """Return `view` with the atoms of `axes` for its own in its first axes, where they have the same sizes."""
@@ -272,8 +272,8 @@ class _BatchFirstWalk:
         target = self._apart(view, 1)
         if target is None:
             return None
-        made = _Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
-        return _AtomView(made, target, view.axes)
+        along = _Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
+        return _AtomView(along, target, view.axes)
 
     def _linear(self, node: ir.Node, view: _AtomView, weight: ir.Value | np.ndarray, units: int) -> _AtomView | None:
         target = self._apart(view, 1)
@@ -307,9 +307,9 @@ class _BatchFirstWalk:
         place = target.index((atom,))
         attributes = {"keepdims": 0, **({"axes": [place]} if array is None else {})}
         more = () if array is None else (np.array([place], np.int64),)
-        held = target[:place] + target[place + 1 :]
-        made = _Made(node, "ReduceMean", ((view, target), *more), attributes)
-        return _AtomView(made, held, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
+        kept = target[:place] + target[place + 1 :]
+        mean = _Made(node, "ReduceMean", ((view, target), *more), attributes)
+        return _AtomView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
 
     def _binary(self, node: ir.Node) -> _AtomView | None:
         views = [self.views.get(ir.source(node, i)) for i in (0, 1)]
@@ -365,12 +365,12 @@ class _BatchFirstWalk:
         return self._made[key]
 
     def _input(self, made: _Made, index: int, at: ir.Node) -> ir.Value | None:
-        given = made.inputs[index]
-        if isinstance(given, tuple):
-            return self._arranged(*given, at)
-        if isinstance(given, np.ndarray):
-            return self._constant(given, made.node)
-        return given
+        source = made.inputs[index]
+        if isinstance(source, tuple):
+            return self._arranged(*source, at)
+        if isinstance(source, np.ndarray):
+            return self._constant(source, made.node)
+        return source
 
     def _moved(self, value: ir.Value, held: _Axes, target: _Axes, at: ir.Node) -> ir.Value:
         """Return `value`, whose axes are `held`, with the axes `target`: a Reshape, a Transpose, a Reshape at most."""
@@ -425,15 +425,15 @@ def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | N
     if not isinstance(of, _Made) or of.op_type not in ("MatMul", "Add") or len(of.inputs) != 2:
         return None
     index = 0 if isinstance(of.inputs[0], tuple) else 1
-    given, constant = of.inputs[index], of.inputs[1 - index]
+    source, constant = of.inputs[index], of.inputs[1 - index]
     if isinstance(constant, tuple):
         return None
     array = constant if isinstance(constant, np.ndarray) else ir.const(constant)
-    if not isinstance(given, tuple) or array is None or (of.op_type == "MatMul" and index):
+    if not isinstance(source, tuple) or array is None or (of.op_type == "MatMul" and index):
         return None
     if of.op_type == "MatMul":
-        return replace(of, inputs=(given, np.ascontiguousarray(array[:, start:stop])))
-    view, target = given
+        return replace(of, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
+    view, target = source
     inner = _cut(view.of, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
     if inner is None or array.size == 1:
         return None

@@ -28,12 +28,12 @@ def channels(model: ir.Graph) -> Answer:
     """Rewrite the choices of channels in `model` that pass through its batch axis."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        found = _chain(node)
-        chosen = None if found is None else _chosen(model, *found)
-        if found is not None and chosen is not None:
-            _write(model, node, ir.source(found[0]), chosen)
+        chain = _chain(node)
+        chosen = None if chain is None else _chosen(model, *chain)
+        if chain is not None and chosen is not None:
+            _write(model, node, ir.source(chain[0]), chosen)
             changed += 1
-        elif found is not None:
+        elif chain is not None:
             why.append(Reason(node, "the moves up to it do not choose whole channels of the same sample"))
     return Answer(changed, why)
 

@@ -58,8 +58,8 @@ def _match(fold: ir.Node) -> list[ir.Node] | None:
         value = node.outputs[0]
         if node.op_type == "Reshape" and not node.domain:
             sizes = ir.shape(value)
-            made = ir.shape(node.inputs[0]) or (None,)
-            return chain if len(chain) > 1 and sizes is not None and sizes == (*before[:-1], made[-1]) else None
+            folded = ir.shape(node.inputs[0]) or (None,)
+            return chain if len(chain) > 1 and sizes is not None and sizes == (*before[:-1], folded[-1]) else None
         if (node.domain, node.op_type) != (ir.DOMAIN, "Linear") and (
             node.domain or node.op_type not in operators.ONE_TENSOR
         ):

@@ -42,24 +42,24 @@ def _sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
     size, count = shape[axis], len(node.outputs)
     if axis == 0 or size is None:
         return None
-    given = ir.attr(node, "split")
-    if given is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+    stored_sizes = ir.attr(node, "split")
+    if stored_sizes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         array = ir.const(node.inputs[1])
         if array is None:
             return None
-        given = [int(n) for n in array.reshape(-1)]
+        stored_sizes = [int(n) for n in array.reshape(-1)]
     each = -(-size // count)
-    sizes = given or [each] * (count - 1) + [size - each * (count - 1)]
+    sizes = stored_sizes or [each] * (count - 1) + [size - each * (count - 1)]
     return sizes if len(sizes) == count and sum(sizes) == size and min(sizes) >= 0 else None
 
 
 def _slice(model: ir.Graph, node: ir.Node, part: ir.Value, bounds: tuple[int, int, int]) -> ir.Value:
     """Put a Slice (start, end, axis) in front of `node` in place of its output `part`; return what it writes."""
-    given = [
+    constants = [
         ir.add_initializer(model, ir.fresh_name(model, f"{part.name}_{key}"), np.array([value], np.int64))
         for key, value in zip(("start", "end", "axis"), bounds, strict=True)
     ]
-    new = ir.make_node("Slice", [node.inputs[0], *given], of=node, what=str(part.name), output="", like=part)
+    new = ir.make_node("Slice", [node.inputs[0], *constants], of=node, what=str(part.name), output="", like=part)
     model.graph.insert_before(node, new)
     ir.replace_readers(part, new.outputs[0])
     return new.outputs[0]

@@ -23,9 +23,9 @@ def unbind(model: ir.Graph) -> Answer:
     """Rewrite the parts of transposed tensors of `model`, counted by the transposes that are gone."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        found = _match(node)
-        if found is not None:
-            _write(model, node, *found)
+        match = _match(node)
+        if match is not None:
+            _write(model, node, *match)
             changed += 1
         elif _brings_parts(node):
             why.append(Reason(node, "its parts are not all taken one by one, or do not lie side by side before it"))
@@ -73,13 +73,13 @@ def _parts(user: ir.Node, index: int, count: int) -> list[tuple[int, list[ir.Nod
         return [(int(chosen) % count, [user])] if fits and chosen is not None else None
     if user.op_type != "Split" or ir.attr(user, "axis", 0) or len(user.outputs) != count:
         return None
-    found = []
+    parts = []
     for part, value in enumerate(user.outputs):  # as many parts as there are: one each
         squeeze = ir.sole_consumer(value)
         if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or ir.axes(squeeze) != [0]:
             return None
-        found.append((part, [user, squeeze]))
-    return found
+        parts.append((part, [user, squeeze]))
+    return parts
 
 
 def _write(

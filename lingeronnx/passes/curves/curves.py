@@ -50,12 +50,12 @@ def _join(model: ir.Graph, worth: _Judge) -> Answer:
     for node in reversed(list(model.graph)):
         if id(node) in gone:
             continue
-        found = _region(node, worth)
-        if found is None:
+        region = _region(node, worth)
+        if region is None:
             if (reason := _gate(node, worth)) is not None:
                 why.append(reason)
             continue
-        nodes, source = found
+        nodes, source = region
         gone |= {id(n) for n in nodes}
         _write(model, nodes, source)
         changed += 1

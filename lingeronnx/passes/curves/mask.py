@@ -39,10 +39,10 @@ def _before(model: ir.Graph, softmax: ir.Node) -> int | Reason:
     node = ir.producer(softmax.inputs[0])
     if node is None or node.domain or ir.sole_consumer(node.outputs[0]) is not softmax:
         return 0
-    found = _sum(node) if node.op_type == "Add" else _choice(node) if node.op_type == "Where" else None
-    if found is None:
+    masked = _sum(node) if node.op_type == "Add" else _choice(node) if node.op_type == "Where" else None
+    if masked is None:
         return 0
-    scores, array = found
+    scores, array = masked
     shape = ir.shape(node.outputs[0])
     hidden = _hidden(array)
     if not hidden.any():
@@ -61,11 +61,11 @@ def _before(model: ir.Graph, softmax: ir.Node) -> int | Reason:
     for what, constant in (("bias", rest), ("masked", wanted)):
         if what == "bias" and not rest.any():
             continue
-        held = ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}_constant"), constant)
+        initializer = ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}_constant"), constant)
         new.append(
             ir.make_node(
                 "Add",
-                [new[-1].outputs[0] if new else scores, held],
+                [new[-1].outputs[0] if new else scores, initializer],
                 of=node,
                 what="bias" if what == "bias" else "",
                 output=ir.fresh_name(model, f"{base}_{what}"),
@@ -124,8 +124,8 @@ def _product(model: ir.Graph, node: ir.Node) -> int:
     factor = (shown if index == 0 else ~shown).astype(np.float32)
     if not _one_sample(factor, len(shape)):
         return 0
-    held = ir.add_initializer(model, ir.fresh_name(model, f"{node.outputs[0].name}_shown"), factor)
-    new = ir.make_node("Mul", [value, held], of=node, output="", like=node.outputs[0])
+    initializer = ir.add_initializer(model, ir.fresh_name(model, f"{node.outputs[0].name}_shown"), factor)
+    new = ir.make_node("Mul", [value, initializer], of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [new])
     return 1
 
@@ -137,8 +137,8 @@ def _guard(model: ir.Graph, node: ir.Node) -> int:
     if test is None or test.op_type != "IsNaN" or test.inputs[0] is not node.inputs[2] or softmax is None:
         return 0
     before = ir.producer(softmax.inputs[0])
-    given = [] if before is None else [ir.const(value) for value in before.inputs]
-    endless = any(a is not None and a.dtype.kind == "f" and not np.isfinite(a).all() for a in given)
+    constants = [] if before is None else [ir.const(value) for value in before.inputs]
+    endless = any(a is not None and a.dtype.kind == "f" and not np.isfinite(a).all() for a in constants)
     if softmax.op_type != "Softmax" or softmax.domain or endless or not ir.removable(node, softmax.outputs[0]):
         return 0
     ir.remove(model, node, softmax.outputs[0])

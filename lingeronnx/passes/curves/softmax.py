@@ -20,11 +20,11 @@ def softmax(model: ir.Graph) -> Answer:
         shape = ir.shape(node.inputs[0]) if node.op_type in operators.ROWS and not node.domain else None
         if not shape:
             continue
-        given = ir.attr(node, "axis")
-        axis = (given if given is not None else -1 if newer else 1) % max(len(shape), 1)
+        axis_attribute = ir.attr(node, "axis")
+        axis = (axis_attribute if axis_attribute is not None else -1 if newer else 1) % max(len(shape), 1)
         last = len(shape) - 1
         if newer or axis == last:
-            if given != axis:
+            if axis_attribute != axis:
                 ir.set_attr(node, "axis", axis)
                 changed += 1
         elif None not in shape[1:] and axis > 0:

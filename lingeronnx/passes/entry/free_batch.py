@@ -79,9 +79,9 @@ def _freed_elsewhere(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
     choices = [_axes(spec) for spec in specs if spec.axis is not None]
     if not choices or math.prod(map(len, choices)) > _TRIALS:
         return False
-    given = tuple(spec.axis for spec in specs if spec.axis is not None)
+    known_axes = tuple(spec.axis for spec in specs if spec.axis is not None)
     for axes in itertools.product(*choices):
-        if axes == given:
+        if axes == known_axes:
             continue
         one = ir.clone(model)
         tell_batch_axes(one, dict(zip(names, axes, strict=True)))
@@ -127,8 +127,8 @@ def _spells_one(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
     """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
     targets = [ir.const(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
     states = (v for n in model.graph if n.op_type in operators.RECURRENT and not n.domain for v in n.inputs[5:7])
-    held = any(v is not None and not v.is_graph_input() for v in states)
-    if not held and not any(target is not None and (target > 0).all() for target in targets):
+    written_out = any(v is not None and not v.is_graph_input() for v in states)
+    if not written_out and not any(target is not None and (target > 0).all() for target in targets):
         return False  # every Reshape follows what it is given, and no layer begins with states for one sample
     for spec in specs:
         shape = spec.shape or ()

@@ -145,9 +145,9 @@ def _aligned(model: ir.Graph, node: ir.Node, axis: int | None) -> int:
     elif missing > 0:
         name = ir.fresh_name(model, f"{node.outputs[0].name}_aligned")
         axes = {"axes": list(range(own, own + missing))}
-        made = ir.make_node("Unsqueeze", [node.inputs[1]], axes, of=node, what="aligned", output=name)
-        model.graph.insert_before(node, made)
-        node.replace_input_with(1, made.outputs[0])
+        unsqueeze = ir.make_node("Unsqueeze", [node.inputs[1]], axes, of=node, what="aligned", output=name)
+        model.graph.insert_before(node, unsqueeze)
+        node.replace_input_with(1, unsqueeze.outputs[0])
     return 1
 
 

@@ -63,7 +63,7 @@ def refuse(model: ir.Graph) -> int:
 
 def _behind_text(value: ir.Value) -> str:
     """Return what to do about an input that takes text: where the graph has numbers of it, begin there."""
-    reached, found = {value}, list[str]()
+    reached, numbers = {value}, list[str]()
     for use in value.uses():
         pending = [use.node]
         while pending:
@@ -73,12 +73,12 @@ def _behind_text(value: ir.Value) -> str:
                     continue
                 reached.add(result)
                 if result.dtype != ir.DataType.STRING and node.op_type in _READS_TEXT:
-                    found.append(f"'{result.name}' ({node.op_type})")
+                    numbers.append(f"'{result.name}' ({node.op_type})")
                 else:
                     pending += [u.node for u in result.uses()]
-    if not found:
+    if not numbers:
         return "turn the text into numbers before the model, and export it without that part"
-    return f"its numbers are in {', '.join(found)}: cut the model there, and look the words up before it"
+    return f"its numbers are in {', '.join(numbers)}: cut the model there, and look the words up before it"
 
 
 def every_node(model: ir.Graph) -> Iterator[ir.Node]:

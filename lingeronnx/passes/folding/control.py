@@ -51,21 +51,21 @@ def _told(node: ir.Node) -> tuple[str, str]:
 def _setting(value: ir.Value | None) -> str | None:
     """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
     inputs: dict[str, ir.Value] = {}
-    seen: set[ir.Value] = set()
+    visited: set[ir.Value] = set()
     waiting = [value]
     while waiting:
         at = waiting.pop()
-        if at is None or at in seen:
+        if at is None or at in visited:
             continue
-        seen.add(at)
+        visited.add(at)
         if at.is_graph_input() and at.const_value is None:
             inputs[str(at.name)] = at
         maker = at.producer()
         waiting += [] if maker is None else list(maker.inputs)
     if len(inputs) != 1:
         return None
-    ((name, found),) = inputs.items()
-    return name if ir.shape(found) in ((), (1,)) else None
+    ((name, setting),) = inputs.items()
+    return name if ir.shape(setting) in ((), (1,)) else None
 
 
 _REASONS = {
@@ -88,10 +88,10 @@ def _inline_if(model: ir.Graph, node: ir.Node) -> int:
 def _unroll(model: ir.Graph, node: ir.Node) -> int:
     turns, start = (ir.const(node.inputs[i]) if len(node.inputs) > i else None for i in (0, 1))
     body = node.attributes["body"].as_graph()
-    given = len(node.inputs) > 1 and node.inputs[1] is not None
+    conditional = len(node.inputs) > 1 and node.inputs[1] is not None
     if turns is None or turns.size != 1 or not 0 < int(turns.reshape(())) <= UNROLLED or not _goes_on(body):
         return 0
-    if given and (start is None or not start.all()):
+    if conditional and (start is None or not start.all()):
         return 0
     states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
     carried = len(states)
@@ -114,8 +114,8 @@ def _goes_on(body: ir.Body) -> bool:
     while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
         value = maker.inputs[0]
     if maker is not None and maker.op_type == "Constant":
-        held = ir.attr(maker, "value")
-        return held is not None and bool(np.all(held))
+        constant = ir.attr(maker, "value")
+        return constant is not None and bool(np.all(constant))
     array = ir.const(value)
     return value is body.inputs[1] or (array is not None and bool(np.all(array)))
 

@@ -53,10 +53,10 @@ def _traced(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> tuple[_Shapes, _
     whole, types = FloatRunner(model), {}
 
     def run(given: Mapping[str, np.ndarray]) -> _Shapes:
-        found = {}
+        dtypes = {}
         for name, array, _ in whole.run(given):
-            found[name], types[name] = array.shape, array.dtype
-        return found
+            dtypes[name], types[name] = array.shape, array.dtype
+        return dtypes
 
     return run(feed), _tried(run, twice), types
 

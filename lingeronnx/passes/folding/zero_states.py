@@ -42,8 +42,8 @@ def _is_zero(value: ir.Value | None) -> bool:
     if node is None or node.domain:
         return False
     if node.op_type == "ConstantOfShape":
-        held = ir.attr(node, "value")
-        return held is None or not held.any()
+        constant = ir.attr(node, "value")
+        return constant is None or not constant.any()
     if node.op_type == "Concat":
         return all(_is_zero(v) for v in node.inputs)
     return node.op_type in _MOVES and _is_zero(node.inputs[0])

@@ -27,10 +27,10 @@ def fold_affine(model: ir.Graph) -> Answer:
             continue
         if node.op_type not in operators.STRAIGHT or node.domain or len(node.inputs) != 2:
             continue
-        found = _operands(node)
-        if found is None:
+        operands = _operands(node)
+        if operands is None:
             continue
-        source, array, flipped = found
+        source, array, flipped = operands
         layer = ir.producer(source)
         if _fold(model, node, node.op_type, source, array, flipped):
             folded += 1
@@ -45,8 +45,8 @@ def fold_affine(model: ir.Graph) -> Answer:
 
 def fold_factor(model: ir.Graph, node: ir.Node) -> bool:
     """Fold the Mul `node` by a constant into the layer in front; False, and nothing is changed, where none takes it."""
-    found = _operands(node)
-    return found is not None and _fold(model, node, node.op_type, *found)
+    operands = _operands(node)
+    return operands is not None and _fold(model, node, node.op_type, *operands)
 
 
 def _negate(model: ir.Graph, node: ir.Node) -> int:
@@ -64,8 +64,8 @@ def _fold(model: ir.Graph, node: ir.Node, kind: str, source: ir.Value, array: np
     between: list[ir.Value] = []
     while (maker := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
         if is_layer(maker):
-            found = factors(kind, moved, flipped, ir.shape(value), channel_axis(maker))
-            if found is None or not scale_layer(model, maker, *found):
+            folded = factors(kind, moved, flipped, ir.shape(value), channel_axis(maker))
+            if folded is None or not scale_layer(model, maker, *folded):
                 return False
             for inner in between:  # these are no longer what the user called so
                 inner.name = ir.fresh_name(model, f"{inner.name}_folded")
@@ -178,11 +178,11 @@ def _as_batch_norm(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.n
     shape = ir.shape(source)
     if shape is None or len(shape) != 4 or shape[1] is None or source.dtype is None or source.dtype.name != "FLOAT":
         return 0
-    found = factors(node.op_type, array, flipped, shape, 1)
-    if found is None:
+    per_channel = factors(node.op_type, array, flipped, shape, 1)
+    if per_channel is None:
         return 0
     channels = int(shape[1])
-    a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in found)
+    a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in per_channel)
     parts = {"scale": a, "offset": c, "mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
     base = node.outputs[0].name
     inputs = [ir.add_initializer(model, ir.fresh_name(model, f"{base}_{k}"), v) for k, v in parts.items()]

@@ -94,14 +94,14 @@ def _full_windows(model: ir.Graph, node: ir.Node) -> int:
     kernel, pads = ir.attr(node, "kernel_shape"), list(ir.attr(node, "pads") or [0] * 4)
     strides, dilations = (ir.attr(node, name) or [1, 1] for name in ("strides", "dilations"))
     average, ceil = node.op_type == "AveragePool", ir.attr(node, "ceil_mode", 0)
-    given = average and bool(ir.attr(node, "count_include_pad", 0))
-    if not ceil and (not average or given or not any(pads)):
+    counted = average and bool(ir.attr(node, "count_include_pad", 0))
+    if not ceil and (not average or counted or not any(pads)):
         return 0
     sizes = [(int(n or 0), int(m or 0)) for n, m in zip(before[2:], after[2:], strict=True)]
     counts = []
     for i, ((size, places), k, step, wide) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         reach = [p * step - pads[i] + wide * tap for p in range(places) for tap in range(k)]
-        least, most = (-pads[i], size + pads[2 + i]) if given else (0, size)
+        least, most = (-pads[i], size + pads[2 + i]) if counted else (0, size)
         counts.append(np.reshape([least <= x < most for x in reach], (places, k)).sum(1))
         pads[2 + i] = max(pads[2 + i], reach[-1] + 1 - size)
     if any((count == 0).any() for count in counts):

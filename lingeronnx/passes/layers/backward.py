@@ -63,8 +63,8 @@ def _range(node: ir.Node) -> range | None:
     shape = ir.shape(node.inputs[0]) if node.inputs else None
     if node.op_type != "Slice" or node.domain or shape is None or len(shape) != 3 or shape[1] is None:
         return None
-    found = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
-    return range(*found[1].indices(shape[1])) if found is not None and set(found) == {1} else None
+    ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
+    return range(*ranges[1].indices(shape[1])) if ranges is not None and set(ranges) == {1} else None
 
 
 def _reverses(node: ir.Node) -> bool:

@@ -22,16 +22,16 @@ def layer_behind(model: ir.Graph) -> Answer:
     """Fold such factors of `model`."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        found = _factor(node)
-        layer = ir.sole_consumer(node.outputs[0]) if found is not None else None
+        match = _factor(node)
+        layer = ir.sole_consumer(node.outputs[0]) if match is not None else None
         weight = ir.const(layer.inputs[1]) if layer is not None and is_layer(layer) else None
-        if found is None or layer is None or weight is None or layer.inputs[0] is not node.outputs[0]:
+        if match is None or layer is None or weight is None or layer.inputs[0] is not node.outputs[0]:
             layers = [use.node for use in node.outputs[0].uses() if is_layer(use.node) and use.idx == 0]
-            if found is not None and layers:
+            if match is not None and layers:
                 known = "it is read elsewhere too" if layer is None else f"the weight of {layer.name} is computed"
                 why.append(Reason(node, known))
             continue
-        source, factor = found
+        source, factor = match
         ir.set_constant(model, layer, 1, (weight * np.float64(factor)).astype(weight.dtype), "scaled")
         layer.replace_input_with(0, source)
         model.graph.remove(node, safe=True)
@@ -45,14 +45,14 @@ def batch_norm_behind(model: ir.Graph) -> Answer:
     for node in list(model.graph):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
-        found, reader = factors(node), ir.sole_consumer(node.outputs[0])
-        if found is None or ir.attr(node, "training_mode", 0):
+        folded, reader = factors(node), ir.sole_consumer(node.outputs[0])
+        if folded is None or ir.attr(node, "training_mode", 0):
             why.append(Reason(node, "its parameters are computed at run time"))
         elif ir.source(node).is_graph_input():
             why.append(Reason(node, "it reads what the model is fed"))
         elif reader is None or reader.inputs[0] is not node.outputs[0]:
             why.append(Reason(node, "no single node reads it"))
-        elif _join(model, reader, *found) if reader.op_type == node.op_type else _take_up(model, reader, *found):
+        elif _join(model, reader, *folded) if reader.op_type == node.op_type else _take_up(model, reader, *folded):
             reader.replace_input_with(0, node.inputs[0])
             model.graph.remove(node, safe=True)
             changed += 1

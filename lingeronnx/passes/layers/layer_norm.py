@@ -49,11 +49,11 @@ def layer_norm(model: ir.Graph) -> Answer:
     for root in list(model.graph):
         if root.graph is None or not _is_root(root):
             continue
-        found = _found(model, root)
-        if found is None:
+        match = _found(model, root)
+        if match is None:
             why.append(Reason(root, "what lies around it does not compute a layer normalisation"))
             continue
-        nodes, x, norm = found
+        nodes, x, norm = match
         _write(model, nodes, x, norm)
         changed += 1
     return Answer(changed, [reason for reason in why if reason.node.graph is not None])  # type: ignore[union-attr]
@@ -76,13 +76,13 @@ def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _Fi
         if not ends:
             continue
         region = FloatFallback(model, ends[-1][1], {str(y.name) for y, _ in ends})
-        seen = _probed(region, x)
+        probed = _probed(region, x)
         best: tuple[list[ir.Node], ir.Value, _FittedNorm] | None = None
-        for y, nodes in ends if seen[0] else []:
+        for y, nodes in ends if probed[0] else []:
             if best is not None and not all(_is_affine(node) for node in nodes if node not in best[0]):
                 break
             name = str(y.name)
-            norm = _fitted(seen[0], [out[name] for out in seen[1]], nodes, region, name)
+            norm = _fitted(probed[0], [out[name] for out in probed[1]], nodes, region, name)
             best = best if norm is None else (nodes, x, norm)
         if best is not None:
             return best
@@ -112,11 +112,11 @@ def _sources(root: ir.Node, place: dict[int, int]) -> Iterator[ir.Value]:
 
 
 def _computed(node: ir.Node) -> list[ir.Value]:
-    found: list[ir.Value] = []
+    tensors: list[ir.Value] = []
     for value in node.inputs:
-        if value is not None and ir.const(value) is None and value not in found:
-            found.append(value)
-    return found
+        if value is not None and ir.const(value) is None and value not in tensors:
+            tensors.append(value)
+    return tensors
 
 
 def _is_rows(value: ir.Value) -> bool:
@@ -132,7 +132,7 @@ def _ends(root: ir.Node, x: ir.Value, place: dict[int, int]) -> list[tuple[ir.Va
     first = ir.producer(x)
     behind = sorted((n for n in _behind(x) if id(n) in place), key=lambda n: place[id(n)])  # not inside of subgraphs
     after = [node for node in behind if first is None or place[id(node)] > place[id(first)]]
-    known, joined, found = {id(x)}, list[ir.Node](), list[tuple[ir.Value, list[ir.Node]]]()
+    known, joined, candidates = {id(x)}, list[ir.Node](), list[tuple[ir.Value, list[ir.Node]]]()
     for node in after:
         if node.domain or ir.holds_graphs(node) or not all(id(v) in known for v in _computed(node)):
             continue
@@ -144,20 +144,20 @@ def _ends(root: ir.Node, x: ir.Value, place: dict[int, int]) -> list[tuple[ir.Va
             kinds = {n.op_type for n in nodes}
             roots = [n for n in nodes if _is_root(n)]
             if roots == [root] and not kinds.isdisjoint(_REDUCES) and _closed(nodes, y):
-                found.append((y, nodes))
-    return found
+                candidates.append((y, nodes))
+    return candidates
 
 
 def _behind(x: ir.Value) -> list[ir.Node]:
     """Return the nearest nodes that read `x` or what these compute."""
-    found: list[ir.Node] = []
+    readers: list[ir.Node] = []
     values = [x]
-    while values and len(found) < 2 * _STEPS:
+    while values and len(readers) < 2 * _STEPS:
         for use in values.pop(0).uses():
-            if use.node not in found and use.node.graph is not None:
-                found.append(use.node)
+            if use.node not in readers and use.node.graph is not None:
+                readers.append(use.node)
                 values += use.node.outputs
-    return found
+    return readers
 
 
 def _between(y: ir.Value, joined: Sequence[ir.Node]) -> list[ir.Node]:
@@ -238,10 +238,10 @@ def _affine(
 def _snapped(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
     """Return the constant of `nodes`, or 0 or 1, that `values` are but for rounding; else `values`."""
     near = _CLOSE / 10 * max(float(np.abs(values).max()), 1.0)
-    held = [
+    constants = [
         array for node in nodes for v in node.inputs if (array := ir.const(v)) is not None and array.dtype.kind == "f"
     ]
-    for array in [np.zeros(1), np.ones(1), *held]:
+    for array in [np.zeros(1), np.ones(1), *constants]:
         if array.size in (1, values.size):
             tried = np.broadcast_to(array.reshape(values.shape if array.size > 1 else 1), values.shape)
             if np.abs(tried - values).max() < near:
@@ -251,13 +251,13 @@ def _snapped(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
 
 def _epsilons(nodes: Sequence[ir.Node]) -> list[float]:
     """Return what may be the summand of the variance: small constants of `nodes`, and none."""
-    found = {0.0}
+    epsilons = {0.0}
     for node in nodes:
         arrays = [ir.const(value) for value in node.inputs]
-        found |= {float(a.reshape(())) for a in arrays if a is not None and a.size == 1 and a.dtype.kind == "f"}
+        epsilons |= {float(a.reshape(())) for a in arrays if a is not None and a.size == 1 and a.dtype.kind == "f"}
         if node.op_type == "BatchNormalization":
-            found.add(float(ir.attr(node, "epsilon", 1e-5)))
-    return sorted((e for e in found if 0 <= e <= _MOST_EPSILON), reverse=True)
+            epsilons.add(float(ir.attr(node, "epsilon", 1e-5)))
+    return sorted((e for e in epsilons if 0 <= e <= _MOST_EPSILON), reverse=True)
 
 
 def _agrees(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
@@ -288,31 +288,31 @@ def _write(model: ir.Graph, nodes: list[ir.Node], x: ir.Value, norm: _FittedNorm
     trailing = norm.axes == tuple(range(rank - count, rank))
     order = [a for a in range(rank) if a not in norm.axes] + list(norm.axes)
     sizes = [norm.gamma.shape[axis] for axis in norm.axes]
-    given = [
+    parameters = [
         ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}"), array.reshape(sizes))
         for what, array in (("gamma", norm.gamma), ("beta", norm.beta))
     ]
-    made, rows = [], x
+    added, rows = [], x
     if not trailing:
-        made.append(_turned(model, x, order, last, "rows"))
-        rows = made[0].outputs[0]
+        added.append(_turned(model, x, order, last, "rows"))
+        rows = added[0].outputs[0]
     standard = ir.opset(model) >= 17
     name = NAME if standard else _declare(model, count, norm.epsilon)
     new = ir.make_node(
         name,
-        [rows, *given],
+        [rows, *parameters],
         {"axis": -count, "epsilon": norm.epsilon},
         of=last,
         output="" if trailing else ir.fresh_name(model, f"{base}_normal"),
         domain="" if standard else ir.DOMAIN,
         like=rows,
     )
-    made.append(new)
+    added.append(new)
     if trailing:
         new.outputs[0].shape, new.outputs[0].type = last.outputs[0].shape, last.outputs[0].type
     else:
-        made.append(_turned(model, new.outputs[0], [order.index(a) for a in range(rank)], last, "back"))
-    ir.replace(model, _unread(nodes), made)
+        added.append(_turned(model, new.outputs[0], [order.index(a) for a in range(rank)], last, "back"))
+    ir.replace(model, _unread(nodes), added)
 
 
 def _turned(model: ir.Graph, value: ir.Value, order: list[int], of: ir.Node, what: str) -> ir.Node:
@@ -358,10 +358,10 @@ def _declare(model: ir.Graph, axes: int, epsilon: float) -> str:
     body: list[ir.Node] = []
 
     def step(kind: str, inputs: list[ir.Value], **attrs: object) -> ir.Value:
-        made = ir.node(kind, inputs, attrs)  # type: ignore[arg-type]
-        made.outputs[0].name = f"v{len(body)}"
-        body.append(made)
-        return made.outputs[0]
+        norm = ir.node(kind, inputs, attrs)  # type: ignore[arg-type]
+        norm.outputs[0].name = f"v{len(body)}"
+        body.append(norm)
+        return norm.outputs[0]
 
     where = list(range(-axes, 0))
     eps = step("Constant", [], value=ir.tensor(np.array(epsilon, np.float32), name="eps"))

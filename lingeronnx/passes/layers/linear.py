@@ -19,11 +19,11 @@ def linear(model: ir.Graph) -> Answer:
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Gemm", "MatMul"):
             continue
-        found = _gemm(node) if node.op_type == "Gemm" else _matmul(node)
-        if found is None:
+        layer = _gemm(node) if node.op_type == "Gemm" else _matmul(node)
+        if layer is None:
             why.append(Reason(node, _reason(node)))
             continue
-        nodes, weight, bias = found
+        nodes, weight, bias = layer
         _write(model, nodes, weight, bias)
         changed += 1
     if changed:

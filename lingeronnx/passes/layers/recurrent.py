@@ -297,7 +297,7 @@ class _RecurrentWriter:
 
 def _row_by_row(value: ir.Value) -> list[ir.Node]:
     """Return the nodes from `value` [T, N, I] back to a graph input, where all work on the last axis alone."""
-    found: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     while (node := ir.producer(value)) is not None:
         weight = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
         linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
@@ -305,9 +305,9 @@ def _row_by_row(value: ir.Value) -> list[ir.Node]:
         unary = node.op_type in operators.ONE_TENSOR
         if node.domain or not (linear or summand or unary) or len(value.uses()) != 1 or value.is_graph_output():
             return []
-        found.append(node)
+        nodes.append(node)
         value = ir.source(node)
-    return found if value.is_graph_input() and len(ir.shape(value) or ()) == 3 else []
+    return nodes if value.is_graph_input() and len(ir.shape(value) or ()) == 3 else []
 
 
 def same_rows(value: ir.Value | None) -> np.ndarray | None:
@@ -321,12 +321,12 @@ def same_rows(value: ir.Value | None) -> np.ndarray | None:
     if maker.op_type == "Identity":
         return same_rows(maker.inputs[0])
     if maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
-        held, axis = _expanded(ir.producer(maker.inputs[0])), 0
+        constant_rows, axis = _expanded(ir.producer(maker.inputs[0])), 0
     else:
-        held, axis = _expanded(maker), 1
-    if held is None or held.ndim != 3 or held.shape[axis] != 1:
+        constant_rows, axis = _expanded(maker), 1
+    if constant_rows is None or constant_rows.ndim != 3 or constant_rows.shape[axis] != 1:
         return None
-    result = held if axis else held.transpose(_SWAP)
+    result = constant_rows if axis else constant_rows.transpose(_SWAP)
     sizes = ir.shape(value)
     whole = sizes is not None and len(sizes) == 3 and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
     return result if whole else None
@@ -435,8 +435,8 @@ def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
     body = ir.Body([x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
     told = {"given": ir.AttributeType.STRINGS} if more else {}
     options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
-    made = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
-    model.functions[made.identifier()] = made
+    declared = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
+    model.functions[declared.identifier()] = declared
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)
     return function

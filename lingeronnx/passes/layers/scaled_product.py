@@ -21,10 +21,10 @@ def scaled_product(model: ir.Graph) -> Answer:
     """Move the factors of `model` into layers."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        found = _factor(node)
-        if found is None:
+        match = _factor(node)
+        if match is None:
             continue
-        source, factor = found
+        source, factor = match
         path, product = _path(source), ir.producer(source)
         if path is None or len(path) < 2:
             if product is not None and product.op_type == "MatMul" and not product.domain:

@@ -93,13 +93,13 @@ def _pool(model: ir.Graph, node: ir.Node, axis: int) -> None:
     ]
     if axis == 1:
         steps.insert(0, ("turned", "Transpose", [], {"perm": [0, 2, 1]}, [channels, length]))
-    made, value = [], source
+    added, value = [], source
     for what, op_type, extra, attrs, dims in steps:
         new = ir.make_node(
             op_type, [value, *extra], attrs, of=node, what=what, output=ir.fresh_name(model, f"{base}_{what}")
         )
         value = new.outputs[0]
         value.type, value.shape = node.outputs[0].type, ir.oir_shape([batch, *dims])
-        made.append(new)
-    made.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
-    ir.replace(model, [node], made)
+        added.append(new)
+    added.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
+    ir.replace(model, [node], added)

@@ -103,8 +103,8 @@ def _container(work: _Work, to: str, version: int) -> None:
 
 def _given(node: ir.Node) -> dict[str, Any]:
     """Return the node's attributes by the names of dialect v1, without the packer's."""
-    found = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
-    return {name: value for name, value in found.items() if name not in _PACKER}
+    attributes = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
+    return {name: value for name, value in attributes.items() if name not in _PACKER}
 
 
 def _write(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, Any]) -> None:
@@ -188,10 +188,10 @@ def _v3_recurrent(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any
         for index, value in enumerate(kept):
             node.replace_input_with(index, value)
         node.resize_inputs(len(kept))
-    given = max(between - 2, 0)
-    attrs["has_hidden"] = int(given > 0)
+    states = max(between - 2, 0)
+    attrs["has_hidden"] = int(states > 0)
     if form is LSTM:
-        attrs.update({"has_cell": int(given > 1), "scale_c": 2.0**15})
+        attrs.update({"has_cell": int(states > 1), "scale_c": 2.0**15})
     return True
 
 
@@ -217,20 +217,20 @@ _CHANGES = {LSTM: _v3_recurrent, GRU: _v3_recurrent, LAYER_NORM: _finer}
 
 
 def _to_v1(work: _Work, form: Format, node: ir.Node) -> None:
-    given, target, first = _given(node), work.target, form.first
+    attributes, target, first = _given(node), work.target, form.first
     if not form.domain and form.v3_name is None:
         node.domain = ""
         return
-    why = form.obstacle(given, node)
+    why = form.obstacle(attributes, node)
     if why is not None or first.v3_name is None:
         work.lacks(node, why or "")
         return
     if (mode := ir.attr(node, "quant_mode", "floor_add")) != "floor_add":
         work.note(f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the same")
-    attrs = form.to_v1(given, node)
+    attrs = form.to_v1(attributes, node)
     if first is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
         work.note(f"{node.op_type} {node.name}: average pooling changes the scale, which the executor mishandles")
-    elif form in _LAYERS and any(given.get(key, 0) for key in ("has_hidden", "has_cell")):
+    elif form in _LAYERS and any(attributes.get(key, 0) for key in ("has_hidden", "has_cell")):
         _make_place_for_lengths(node)
     elif form is LAYER_NORM:
         _coarser(work, node)

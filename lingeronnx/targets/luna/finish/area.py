@@ -91,28 +91,28 @@ def _certain(node: ir.Node, target: Target) -> int:
 
 def _norms(graph: ir.Graph, target: Target) -> list[_Wanted]:
     per_element, more = packing(target).norm_area
-    found = []
+    norms = []
     for node in graph.graph:
         if node.op_type == LAYER_NORM.name and node.outputs[0].uses():
             line = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
             y, scale = node.outputs[0], float(ir.attr(node, "scale_o"))
             single = math.prod(int(d or 1) for d in ir.shape(y) or ()) == line
-            found.append(_Wanted(node, per_element * line + more, y, scale, list(y.uses()), single))
-    return found
+            norms.append(_Wanted(node, per_element * line + more, y, scale, list(y.uses()), single))
+    return norms
 
 
 def _rows(graph: ir.Graph, target: Target) -> list[_Wanted]:
-    found = []
+    operators = []
     for node in graph.graph:
         rows, inputs, outputs = rows_of(node) or (1, 0, 0)
         if rows > 1:
             need = rows * (max(inputs, outputs) + outputs)
-            found.append(_Wanted(node, need, ir.source(node), float(ir.attr(node, "scale_x")), [(node, 0)]))
-    return found
+            operators.append(_Wanted(node, need, ir.source(node), float(ir.attr(node, "scale_x")), [(node, 0)]))
+    return operators
 
 
 def _softmaxes(graph: ir.Graph, target: Target) -> list[_Wanted]:
-    found = []
+    softmaxes = []
     for node in graph.graph:
         if node.op_type == SOFTMAX.name:
             value, readers, scale = ir.source(node), [(node, 0)], float(ir.attr(node, "scale_x"))
@@ -121,8 +121,8 @@ def _softmaxes(graph: ir.Graph, target: Target) -> list[_Wanted]:
             if maker is not None and maker.op_type == SLICE.name:
                 value = ir.source(maker)
                 readers = [(use.node, use.idx) for use in value.uses()]
-            found.append(_Wanted(node, need, value, scale, readers))
-    return found
+            softmaxes.append(_Wanted(node, need, value, scale, readers))
+    return softmaxes
 
 
 _Finder = Callable[[ir.Graph, Target], list[_Wanted]]
@@ -156,13 +156,16 @@ def _make_room(graph: ir.Graph, target: Target, wanted: _Wanted) -> Fitted:
     total = math.prod(long)
     channels = next(c for c in range(total // least, 0, -1) if total % c == 0)
     image = [1, channels, total // channels, 1]
-    held: dict[str, np.ndarray] = {"factor": np.full(channels, ONE, np.int8), "offset": np.zeros(channels, np.int32)}
+    constants: dict[str, np.ndarray] = {
+        "factor": np.full(channels, ONE, np.int8),
+        "offset": np.zeros(channels, np.int32),
+    }
     attrs: dict[str, object] = {
         "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
         **target.node_attributes.get("", {}),
     }  # fmt: skip
     value = _insert(graph, RESHAPE.name, value, {"shape": np.array(image, np.int64)}, {}, f"{name}_column", first)
-    value = _insert(graph, BATCH_NORM2D.name, value, held, attrs, f"{name}_same", first)
+    value = _insert(graph, BATCH_NORM2D.name, value, constants, attrs, f"{name}_same", first)
     value = _insert(graph, RESHAPE.name, value, {"shape": np.array(long, np.int64)}, {}, f"{name}_lines", first)
     if long != shape:
         cut = part(graph, value, axis, 0, shape[axis], f"{name}_once", ir.names(graph))
@@ -187,19 +190,19 @@ def _insert(
     graph: ir.Graph,
     op_type: str,
     value: ir.Value,
-    held: dict[str, np.ndarray],
+    constants: dict[str, np.ndarray],
     attrs: dict[str, object],
     base: str,
     before: ir.Node,
 ) -> ir.Value:
     """Insert a node on `value` and constants before `before`; return its output, of the sizes of what is reshaped."""
     name = ir.fresh_name(graph, base)
-    inputs = [value, *(ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{k}"), a) for k, a in held.items())]
+    inputs = [value, *(ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{k}"), a) for k, a in constants.items())]
     domain = "" if op_type == RESHAPE.name else "thinker"
-    made = ir.make_node(
+    inserted = ir.make_node(
         op_type, inputs, dict(sorted(attrs.items())), name=f"{op_type}_{name}", output=name, domain=domain, like=value
     )
-    if "shape" in held:
-        made.outputs[0].shape = ir.oir_shape([int(d) for d in held["shape"]])
-    graph.graph.insert_before(before, made)
-    return made.outputs[0]
+    if "shape" in constants:
+        inserted.outputs[0].shape = ir.oir_shape([int(d) for d in constants["shape"]])
+    graph.graph.insert_before(before, inserted)
+    return inserted.outputs[0]

@@ -197,9 +197,9 @@ def _own_constants(graph: ir.Graph, target: Target) -> list[Fitted]:
     owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
     for node in graph.graph:
-        held = _weights(node)
-        group = tuple(held.values())
-        for index, value in held.items():
+        weights = _weights(node)
+        group = tuple(weights.values())
+        for index, value in weights.items():
             if owner.setdefault(value, group) == group:
                 continue
             if (value, group) not in copies:
@@ -236,7 +236,7 @@ def identity(
         "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
         **target.node_attributes.get("", {}),
     }  # fmt: skip
-    made = ir.make_node(
+    convolution = ir.make_node(
         CONV2D.name,
         [source, weight],
         dict(sorted(attrs.items())),
@@ -245,8 +245,8 @@ def identity(
         domain="thinker",
         like=source,
     )
-    (graph.graph.insert_before if before else graph.graph.insert_after)(node, made)
-    return made.outputs[0]
+    (graph.graph.insert_before if before else graph.graph.insert_after)(node, convolution)
+    return convolution.outputs[0]
 
 
 def _after(
@@ -260,10 +260,10 @@ def _after(
 ) -> ir.Value:
     """Insert a node behind `node`; return its output, a tensor of `shape`."""
     name = ir.fresh_name(graph, f"{inputs[0].name}_{what}")
-    made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])
-    made.outputs[0].shape = ir.oir_shape([1, *shape[1:]])
-    graph.graph.insert_after(node, made)
-    return made.outputs[0]
+    inserted = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])
+    inserted.outputs[0].shape = ir.oir_shape([1, *shape[1:]])
+    graph.graph.insert_after(node, inserted)
+    return inserted.outputs[0]
 
 
 def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:

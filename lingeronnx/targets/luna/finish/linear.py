@@ -97,7 +97,7 @@ def means_as_convolutions(graph: ir.Graph, target: Target) -> list[Fitted]:
             continue
         scales = {key: float(ir.attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")}
         shape = [int(d or 1) for d in ir.shape(result) or ()]
-        made = pointwise(
+        convolution = pointwise(
             graph,
             source,
             image,
@@ -108,7 +108,7 @@ def means_as_convolutions(graph: ir.Graph, target: Target) -> list[Fitted]:
             before=node,
             target=target,
         )
-        last = made.producer()
+        last = convolution.producer()
         assert last is not None
         graph.graph.remove(last)
         ir.replace(graph, [node], [last])
@@ -151,17 +151,17 @@ def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
     each = -(-wide // parts)
     made = []
     for start in range(0, wide, each):
-        held = []
+        constants = []
         for value in node.inputs[1:]:
             array = ir.const(value)
             assert value is not None
             assert array is not None
             name = ir.fresh_name(graph, f"{value.name}_from{start}")
-            held.append(ir.add_initializer(graph, name, array[start : start + each]))
+            constants.append(ir.add_initializer(graph, name, array[start : start + each]))
         name = ir.fresh_name(graph, f"{result.name}_from{start}")
         part = ir.make_node(
             node.op_type,
-            [node.inputs[0], *held],
+            [node.inputs[0], *constants],
             {},
             name=f"{node.name}_from{start}",
             output=name,
@@ -169,7 +169,7 @@ def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
             like=result,
         )
         part.attributes.update(node.attributes)
-        part.outputs[0].shape = ir.oir_shape([*(result.shape or ())[:-1], (ir.shape(held[0]) or (0,))[0]])
+        part.outputs[0].shape = ir.oir_shape([*(result.shape or ())[:-1], (ir.shape(constants[0]) or (0,))[0]])
         graph.graph.insert_before(node, part)
         made.append(part.outputs[0])
     rank = len(result.shape or ())

@@ -85,7 +85,7 @@ def lstm_area(graph: ir.Graph, target: Target) -> list[Fitted]:
         wide = units * -(-10 // shape[1])
         name = ir.fresh_name(graph, f"{y.name}_same")
         scale = float(ir.attr(node, "scale_o"))
-        held = [
+        constants = [
             ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), array)
             for what, array in (
                 ("weight", np.eye(wide, units, dtype=np.int8) * ONE),
@@ -94,18 +94,18 @@ def lstm_area(graph: ir.Graph, target: Target) -> list[Fitted]:
         ]
         attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE),
                  "scale_o": scale, **target.node_attributes.get("", {})}  # fmt: skip
-        made = ir.make_node(
+        linear = ir.make_node(
             LINEAR.name,
-            [y, *held],
+            [y, *constants],
             dict(sorted(attrs.items())),
             name=f"{LINEAR.name}_{name}",
             output=name,
             domain="thinker",
             like=y,
         )
-        made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
-        graph.graph.insert_after(node, made)
-        same = made.outputs[0] if wide == units else cut(graph, made, 2, 0, units)
+        linear.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
+        graph.graph.insert_after(node, linear)
+        same = linear.outputs[0] if wide == units else cut(graph, linear, 2, 0, units)
         for reader, index in readers:
             reader.replace_input_with(index, same)
         areas.append(shape[1] * wide)

@@ -42,18 +42,18 @@ def part(graph: ir.Graph, value: ir.Value, axis: int, start: int, end: int, base
         ir.add_initializer(graph, free(f"{name}_{what}", taken), np.array([number], np.int64))
         for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))
     ]
-    made = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
+    slice_node = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
     shape = list(ir.shape(value) or ())
     shape[axis] = end - start
-    made.outputs[0].shape = ir.oir_shape(shape)
-    return made
+    slice_node.outputs[0].shape = ir.oir_shape(shape)
+    return slice_node
 
 
 def join(parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str) -> ir.Node:
     """Return an iqCat of `parts`, all held at `scale`, to be inserted; where it runs is taken from `like`."""
     place = {key: ir.attr(like, key) for key in _PLACE if key in like.attributes}
     attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **place}
-    made = ir.make_node(
+    concat = ir.make_node(
         CONCAT.name,
         parts,
         dict(sorted(attrs.items())),
@@ -64,16 +64,16 @@ def join(parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name
     )
     shape = list(parts[0].shape or ())
     shape[axis] = sum(int((ir.shape(each) or ())[axis] or 0) for each in parts)
-    made.outputs[0].shape = ir.oir_shape(shape)
-    return made
+    concat.outputs[0].shape = ir.oir_shape(shape)
+    return concat
 
 
 def cut(graph: ir.Graph, node: ir.Node, axis: int, start: int, end: int) -> ir.Value:
     """Insert a Slice of the positions `start` .. `end` - 1 of the first output of `node` behind it; return its own."""
     value = node.outputs[0]
-    made = part(graph, value, axis, start, end, f"{value.name}_cut", ir.names(graph))
-    graph.graph.insert_after(node, made)
-    return made.outputs[0]
+    slice_node = part(graph, value, axis, start, end, f"{value.name}_cut", ir.names(graph))
+    graph.graph.insert_after(node, slice_node)
+    return slice_node.outputs[0]
 
 
 def joined(
@@ -90,9 +90,9 @@ def joined(
     Where it runs is taken from `node`. It is named after its output, which no other node has.
     """
     output = ir.fresh_name(graph, name) if name else ""
-    made = join(parts, axis, scale, node, output or f"{node.outputs[0].name}_joined", output)
-    graph.graph.insert_before(before or node, made)
-    return made.outputs[0]
+    concat = join(parts, axis, scale, node, output or f"{node.outputs[0].name}_joined", output)
+    graph.graph.insert_before(before or node, concat)
+    return concat.outputs[0]
 
 
 def pointwise(
@@ -126,8 +126,10 @@ def pointwise(
             continue
         own = free(base, taken)
         inputs = [value, *(ir.add_initializer(graph, free(f"{own}_{what}", taken), a) for what, a in held.items())]
-        made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{own}", output=own, domain=domain, like=value)
-        made.outputs[0].shape = ir.oir_shape(list(sizes))
-        graph.graph.insert_before(before, made)
-        value = made.outputs[0]
+        inserted = ir.make_node(
+            op_type, inputs, attributes, name=f"{op_type}_{own}", output=own, domain=domain, like=value
+        )
+        inserted.outputs[0].shape = ir.oir_shape(list(sizes))
+        graph.graph.insert_before(before, inserted)
+        value = inserted.outputs[0]
     return value

@@ -15,8 +15,8 @@ __all__ = ["cost_of"]
 
 def cost_of(net: Net, memory: MemoryPlan, external: int) -> GraphCost:
     """Return what the prepared graph costs under its plan; external : bytes of the memory outside."""
-    seen: set[str] = set()
-    layers = [_layer(net, memory, step, seen) for step in net.steps]
+    counted: set[str] = set()
+    layers = [_layer(net, memory, step, counted) for step in net.steps]
     macs: dict[str, int] = {}
     for layer in layers:
         if layer.macs:
@@ -41,15 +41,15 @@ def cost_of(net: Net, memory: MemoryPlan, external: int) -> GraphCost:
 _PARTIAL = ("Slice", "Gather")
 
 
-def _layer(net: Net, memory: MemoryPlan, step: NetStep, seen: set[str]) -> LayerCost:
+def _layer(net: Net, memory: MemoryPlan, step: NetStep, counted: set[str]) -> LayerCost:
     """Return one layer; a constant that several read is counted at the first of them."""
     own = net.constants(step)
-    weights = sum(memory.stored[t.name] for t in own if t.name not in seen)
-    seen |= {t.name for t in own}
-    made = [net.tensors[n] for n in step.outputs]
-    most = sum(t.bytes for t in made) if step.op in _PARTIAL else None  # of its input it reads what it writes
+    weights = sum(memory.stored[t.name] for t in own if t.name not in counted)
+    counted |= {t.name for t in own}
+    outputs = [net.tensors[n] for n in step.outputs]
+    most = sum(t.bytes for t in outputs) if step.op in _PARTIAL else None  # of its input it reads what it writes
     touched = {t.name: t.bytes if most is None else min(t.bytes, most) for t in net.data(step)}
-    touched |= {t.name: t.bytes for t in made}
+    touched |= {t.name: t.bytes for t in outputs}
     outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
     fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
     return LayerCost(

@@ -78,11 +78,11 @@ def check_file(
     graph: onnx.GraphProto, steps: Sequence[NetStep], target: Target, options: Options
 ) -> list[VerdictFinding]:
     """Return what the packer refuses of a file as it stands."""
-    found = [*_platform(steps, target, options), *_names(graph, steps), *_order(graph, steps), *_inputs(graph, steps)]
+    refused = [*_platform(steps, target, options), *_names(graph, steps), *_order(graph, steps), *_inputs(graph, steps)]
     for step in steps:
-        found += _operator(step, target)
-        found += _attributes(step, target)
-    return found
+        refused += _operator(step, target)
+        refused += _attributes(step, target)
+    return refused
 
 
 def _platform(steps: Sequence[NetStep], target: Target, options: Options) -> Iterator[VerdictFinding]:
@@ -115,23 +115,23 @@ def _names(graph: onnx.GraphProto, steps: Sequence[NetStep]) -> Iterator[Verdict
     for name in sorted({n for s in steps for n in s.inputs if n.startswith("Scale")}):
         yield _packs(name, "no tensor that is read has a name that begins with Scale", f"'{name}'", _NAMES)
     constants = {i.name for i in graph.initializer}
-    made = {n: s for s in steps for n in s.outputs}
+    writers = {n: s for s in steps for n in s.outputs}
     kept = [v.name for v in graph.input if v.name not in constants]
     last = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
-    last += [v.name for v in graph.output if v.name in made and made[v.name].op != DEQUANT.name]
+    last += [v.name for v in graph.output if v.name in writers and writers[v.name].op != DEQUANT.name]
     for name in sorted({n for n in (*kept, *last) if n.find("@") > 0}):
         yield _packs(name, "no graph input or output has @ in its name, where the packer cuts it", f"'{name}'", _NAMES)
-    inner = [n for n, s in made.items() if s.op not in (QUANT.name, DEQUANT.name)] + kept
+    inner = [n for n, s in writers.items() if s.op not in (QUANT.name, DEQUANT.name)] + kept
     for short, count in Counter(n.split("@")[0] for n in inner).items():
         if count > 1 and short:
             yield _packs(
                 short, "names differ before their @, where the packer cuts them", f"{count} are '{short}'", _NAMES
             )
     # Unnamed nodes are called by operator and output.
-    given = Counter(n.name for n in graph.node if n.name)
+    name_counts = Counter(n.name for n in graph.node if n.name)
     for node in graph.node:
         label = f"{node.op_type}_{node.output[0]}" if node.output else ""
-        if not node.name and given[label]:
+        if not node.name and name_counts[label]:
             yield _packs(
                 label, "no node has the name that the packer makes up for one without", f"'{label}'", "name all nodes"
             )
@@ -221,25 +221,28 @@ def check_net(net: Net, target: Target) -> list[VerdictFinding]:
         return [_packs("graph", "a node is left when Quant and Dequant are taken out", "none", "pack a larger graph")]
     if not any(net.constants(step) for step in net.steps):
         return [_packs("graph", "a graph has at least one constant", "none", "pack a larger graph")]
-    found: list[VerdictFinding] = []
+    refused: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
-        found += _widths(net, step)
+        refused += _widths(net, step)
         if step.op != QUANT.name:
-            found += _scales(step, scales)
+            refused += _scales(step, scales)
         source = scales.get(step.inputs[0]) if step.inputs else None
         scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
         for name in step.outputs:
             scales[name] = float(scale) if scale is not None else source
-    for label, name, given in net.results:
+    for label, name, result in net.results:
         known = scales.get(name)
-        if known is not None and not math.isclose(given, known, rel_tol=1e-6):
-            found.append(
+        if known is not None and not math.isclose(result, known, rel_tol=1e-6):
+            refused.append(
                 _packs(
-                    label, "scale_o of a Dequant is the scale of its input", f"{given:g} and {known:g}", "use one scale"
+                    label,
+                    "scale_o of a Dequant is the scale of its input",
+                    f"{result:g} and {known:g}",
+                    "use one scale",
                 )
             )
-    return found
+    return refused
 
 
 def _widths(net: Net, step: NetStep) -> Iterable[VerdictFinding]:
@@ -254,10 +257,10 @@ def _widths(net: Net, step: NetStep) -> Iterable[VerdictFinding]:
 def _scales(step: NetStep, scales: dict[str, float | None]) -> Iterable[VerdictFinding]:
     keys = ["scale_x", "scale_y"] if step.op != CONCAT.name else [f"scale_x_{i}" for i in range(len(step.inputs))]
     for name, key in zip(step.inputs, keys, strict=False):
-        given, known = step.get(key), scales.get(name)
-        if given is None:
+        stated, known = step.get(key), scales.get(name)
+        if stated is None:
             continue
         if known is None and name in scales:
-            scales[name] = float(given)
-        elif known is not None and not math.isclose(given, known, rel_tol=1e-6):
-            yield _packs(step.name, f"{key} is the scale of the input", f"{given:g} and {known:g}", "use one scale")
+            scales[name] = float(stated)
+        elif known is not None and not math.isclose(stated, known, rel_tol=1e-6):
+            yield _packs(step.name, f"{key} is the scale of the input", f"{stated:g} and {known:g}", "use one scale")

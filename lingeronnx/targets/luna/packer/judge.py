@@ -77,17 +77,17 @@ def make_ready(
     limits : those of `target`, which know what was asked of other graphs.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), target, options)]
-    if found:
-        return Ready(None, tuple(found))
-    net, found = read(proto, target, options)
+    findings = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), target, options)]
+    if findings:
+        return Ready(None, tuple(findings))
+    net, findings = read(proto, target, options)
     if net is None:
-        return Ready(None, tuple(found))
+        return Ready(None, tuple(findings))
     limits = Limits(target) if limits is None else limits
-    found = [*check_net(net, target), *(broken for step in net.steps for broken in limits.broken(net, step))]
-    if any(f.level == "packs" for f in found):
-        return Ready(None, tuple(found))
-    return Ready(prepare(net, target, options), tuple(found))
+    findings = [*check_net(net, target), *(broken for step in net.steps for broken in limits.broken(net, step))]
+    if any(f.level == "packs" for f in findings):
+        return Ready(None, tuple(findings))
+    return Ready(prepare(net, target, options), tuple(findings))
 
 
 def verdict(ready: Ready, target: Target, options: Options, memory: MemoryPlan | None = None) -> Judged:
@@ -96,10 +96,10 @@ def verdict(ready: Ready, target: Target, options: Options, memory: MemoryPlan |
         return _verdict(list(ready.findings), target)
     memory = plan_memory(ready.net, target, options) if memory is None else memory
     plan = PlannedNet(ready.net, memory, target, options, places_of(ready.net, options))
-    found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, target), *faults(plan)]
-    found += overruns(ready.net, memory, packing(target).areas, plan.places)
-    found += outputs_past(ready.net, memory, packing(target))
-    said = _verdict(found, target, memory, ready.net)
+    findings = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, target), *faults(plan)]
+    findings += overruns(ready.net, memory, packing(target).areas, plan.places)
+    findings += outputs_past(ready.net, memory, packing(target))
+    said = _verdict(findings, target, memory, ready.net)
     return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
@@ -178,8 +178,8 @@ def _asked(net: Net, step: NetStep) -> Hashable:
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]
-        held = _content(net.arrays[name]) if tensor.constant else name in net.inputs
-        inputs.append((tensor.shape, held))
+        content = _content(net.arrays[name]) if tensor.constant else name in net.inputs
+        inputs.append((tensor.shape, content))
     return step.op, repr(sorted(step.attributes.items())), tuple(inputs), net.tensors[step.outputs[0]].shape
 
 

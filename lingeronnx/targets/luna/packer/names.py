@@ -52,20 +52,20 @@ def safe_names(graph: ir.Graph) -> Names:
     constants = [str(name) for name in graph.graph.initializers if name not in set(computed)]
     known = {*computed, *constants, *ir.inner_names(graph)}
     dumps: set[str] = set()
-    found: dict[str, str] = {}
+    safe: dict[str, str] = {}
     for name in sorted(computed, key=lambda name: not is_safe(name)):
-        found[name] = _free(name, known, dumps if name in dumped else set())
-        dumps |= {_dumped(found[name])} if name in dumped else set()
-        known.add(found[name])
+        safe[name] = _free(name, known, dumps if name in dumped else set())
+        dumps |= {_dumped(safe[name])} if name in dumped else set()
+        known.add(safe[name])
     for name in constants:
-        found[name] = _free(name, known, set())
-        known.add(found[name])
+        safe[name] = _free(name, known, set())
+        known.add(safe[name])
     titles = [str(node.name) for node in graph.graph]
     nodes = {name: name for name in titles if is_safe(name)}
     for name in titles:
         if name not in nodes:
             nodes[name] = ir.free_name(_cleaned(name), {*titles, *nodes.values()})
-    return Names(_changed(found.items()), _changed(nodes.items()))
+    return Names(_changed(safe.items()), _changed(nodes.items()))
 
 
 def _free(name: str, known: set[str], dumps: set[str]) -> str:

@@ -44,7 +44,7 @@ class Options:
 def parse(args: str | Iterable[str]) -> Options:
     """Read the packer's arguments: words, or one line for a shell; ConfigError for an option it does not have."""
     words = words_of(args) if isinstance(args, str) else [str(a) for a in args]
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     position = 0
     while position < len(words):
         word, _, value = (
@@ -61,22 +61,22 @@ def parse(args: str | Iterable[str]) -> Options:
                 raise ConfigError(f"the packer's argument {word} needs a value")
             value = words[position]
         if _KNOWN[word]:
-            found[str(_KNOWN[word])] = value
+            values[str(_KNOWN[word])] = value
         position += 1
-    return _options(found)
+    return _options(values)
 
 
-def _options(found: dict[str, str]) -> Options:
-    places, problems = _places(found.get("memory", ""))
-    thresholds = [_number(f"--threshold{i}", found.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)]
-    limit = found.get("limit")
+def _options(values: dict[str, str]) -> Options:
+    places, problems = _places(values.get("memory", ""))
+    thresholds = [_number(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)]
+    limit = values.get("limit")
     return Options(
-        platform=found.get("platform"),
+        platform=values.get("platform"),
         thresholds=(thresholds[0], thresholds[1], thresholds[2], thresholds[3]),
-        prefetch=found.get("prefetch", "True").lower() not in ("false", "0", "no"),
+        prefetch=values.get("prefetch", "True").lower() not in ("false", "0", "no"),
         places={name: place for name, place in places.items() if name != "params"},
         parameters=places.get("params", PSRAM),
-        sizes=_sizes(found.get("constants", "")),
+        sizes=_sizes(values.get("constants", "")),
         limit=None if limit is None else _number("-r", limit),
         problems=tuple(problems),
     )

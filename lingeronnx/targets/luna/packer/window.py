@@ -76,7 +76,7 @@ class PackedWindow:
             strides, dilations, pads = [1, *strides], [1, *dilations], [0, pads[0], 0, pads[1]]
         group, channels, outputs = _groups(node, source[1], weight)
         depthwise = group > 1 and weight is not None and weight[1] == 1 and group == weight[0]
-        found = cls(
+        window = cls(
             channels=channels,
             outputs=outputs,
             height=source[2],
@@ -89,7 +89,7 @@ class PackedWindow:
             depthwise=depthwise,
         )
         # One window has no next: the strides of a float node say nothing, an integer node's are what was written.
-        return found.still() if weight is None and is_float(node) and found.single else found
+        return window.still() if weight is None and is_float(node) and window.single else window
 
     @property
     def single(self) -> bool:
@@ -119,8 +119,8 @@ class PackedWindow:
 
 
 def _listed(node: ir.Node, name: str, count: int, default: int) -> list[int]:
-    found: Sequence[int] = ir.attr(node, name) or []
-    return list(found) if len(found) == count else [default] * count
+    values: Sequence[int] = ir.attr(node, name) or []
+    return list(values) if len(values) == count else [default] * count
 
 
 def _groups(node: ir.Node, channels: int, weight: tuple[int, ...] | None) -> tuple[int, int, int]:

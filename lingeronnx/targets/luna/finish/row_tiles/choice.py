@@ -87,10 +87,10 @@ def row_tiles(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted]]:
             break
         large = _too_large(work, target)
         wanted = _crowded(work, target, whole, now, limits) if large is None else [large] if large.name in whole else []
-        found = next((best for node in wanted if (best := _best(work, target, node, limits)) is not None), None)
-        if found is None:
+        best_cut = next((best for node in wanted if (best := _best(work, target, node, limits)) is not None), None)
+        if best_cut is None:
             break
-        work, now, cut = found
+        work, now, cut = best_cut
         whole -= {node.name for node in cut.run.nodes}
         done.append(cut.text())
     return (work, done) if now is not None and _helped(now, whole) else (graph, [])
@@ -107,11 +107,11 @@ def _hopeless(graph: ir.Graph, target: Target, limits: Limits) -> bool:
     return any(need > room(target, base) and origin in kept for origin, need in needs.items())
 
 
-def _helped(found: Judgement, whole: Collection[str | None]) -> bool:
+def _helped(judgement: Judgement, whole: Collection[str | None]) -> bool:
     """Whether the graph fits now, and nothing stands against what was made."""
-    said = found.verdict
-    made = [f for f in said.findings if f.level != "plan" and f.node not in whole]
-    return said.chip_ready or (said.memory is not None and said.memory.fits and not made)
+    said = judgement.verdict
+    new_findings = [f for f in said.findings if f.level != "plan" and f.node not in whole]
+    return said.chip_ready or (said.memory is not None and said.memory.fits and not new_findings)
 
 
 def _too_large(graph: ir.Graph, target: Target) -> ir.Node | None:
@@ -188,10 +188,10 @@ def _best(graph: ir.Graph, target: Target, large: ir.Node, limits: Limits) -> tu
         ready, base = _ready(proto, target, limits)
         if not _possible(ready, target, base, {names.get(str(name), name) for name in left}):
             continue
-        found = chosen(ready, target, base)
-        first = first or (copy, found, cut)
-        if found.verdict.chip_ready:
-            return copy, found, cut
+        judgement = chosen(ready, target, base)
+        first = first or (copy, judgement, cut)
+        if judgement.verdict.chip_ready:
+            return copy, judgement, cut
         passed += 1
         if passed == _PASSED:
             break

@@ -14,11 +14,11 @@ __all__ = ["emit"]
 
 def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[tuple[Rows, Tile]]) -> None:
     """Put the tiles in place of the run, in place; the result keeps its name, the constants are shared."""
-    made: list[ir.Node] = []
+    new_nodes: list[ir.Node] = []
     parts = []
     taken = ir.names(graph)
     for number, (_, tile) in enumerate(tiles):
-        held: dict[ir.Value, ir.Value] = {}
+        tile_tensors: dict[ir.Value, ir.Value] = {}
         for node in run.nodes:
             inputs: list[ir.Value | None] = []
             index = 0
@@ -27,19 +27,21 @@ def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[tuple[Rows, Tile]]) -> 
                     inputs.append(value)
                     continue
                 rows = tile.reads[node, index]
-                inputs.append(_rows(graph, made, held, value, tile=tile, rows=rows, taken=taken, number=number))
+                inputs.append(
+                    _rows(graph, new_nodes, tile_tensors, value, tile=tile, rows=rows, taken=taken, number=number)
+                )
                 index += 1
-            held[node.outputs[0]] = _copy(node, inputs, tile, taken, number)
-            made.append(held[node.outputs[0]].producer())  # type: ignore[arg-type]
-        parts.append(held[run.result])
-    made.append(_joined(run, parts, taken))
-    ir.replace(graph, list(run.nodes), made)
+            tile_tensors[node.outputs[0]] = _copy(node, inputs, tile, taken, number)
+            new_nodes.append(tile_tensors[node.outputs[0]].producer())  # type: ignore[arg-type]
+        parts.append(tile_tensors[run.result])
+    new_nodes.append(_joined(run, parts, taken))
+    ir.replace(graph, list(run.nodes), new_nodes)
 
 
 def _rows(
     graph: ir.Graph,
-    made: list[ir.Node],
-    held: dict[ir.Value, ir.Value],
+    new_nodes: list[ir.Node],
+    tile_tensors: dict[ir.Value, ir.Value],
     value: ir.Value,
     tile: Tile,
     rows: Rows,
@@ -48,18 +50,20 @@ def _rows(
 ) -> ir.Value:
     """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
     shape = list(ir.shape(value) or ())
-    if value not in held:  # from outside: what all readers in the tile need
-        held[value] = _slice(graph, made, value, (0, int(shape[2] or 1)), tile.wanted[value], taken, number)
-    return _slice(graph, made, held[value], tile.wanted[value], rows, taken, number)
+    if value not in tile_tensors:  # from outside: what all readers in the tile need
+        tile_tensors[value] = _slice(
+            graph, new_nodes, value, (0, int(shape[2] or 1)), tile.wanted[value], taken, number
+        )
+    return _slice(graph, new_nodes, tile_tensors[value], tile.wanted[value], rows, taken, number)
 
 
 def _slice(
-    graph: ir.Graph, made: list[ir.Node], value: ir.Value, have: Rows, rows: Rows, taken: set[str], number: int
+    graph: ir.Graph, new_nodes: list[ir.Node], value: ir.Value, have: Rows, rows: Rows, taken: set[str], number: int
 ) -> ir.Value:
     if have == rows:
         return value
-    made.append(part(graph, value, 2, rows[0] - have[0], rows[1] - have[0], f"{value.name}_rows{number}", taken))
-    return made[-1].outputs[0]
+    new_nodes.append(part(graph, value, 2, rows[0] - have[0], rows[1] - have[0], f"{value.name}_rows{number}", taken))
+    return new_nodes[-1].outputs[0]
 
 
 def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: set[str], number: int) -> ir.Value:
@@ -69,7 +73,7 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: s
     label = (
         f"{node.name}_tile{number}" if number else node.name
     )  # the first stands for the layer where layers are named
-    made = ir.Node(
+    copied = ir.Node(
         node.domain,
         node.op_type,
         inputs,
@@ -77,16 +81,16 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: s
         name=label,
         outputs=[ir.Value(name=name, type=value.type)],
     )
-    made.metadata_props.update(node.metadata_props)
+    copied.metadata_props.update(node.metadata_props)
     pads = ir.attr(node, "pads")
     if pads is not None:
         above, below = tile.pads[node]
-        ir.set_attr(made, "pads", [above, pads[1], below, pads[3]])
+        ir.set_attr(copied, "pads", [above, pads[1], below, pads[3]])
     shape = list(ir.shape(value) or ())
     first, last = tile.wanted[value]
     shape[2] = last - first
-    made.outputs[0].shape = ir.oir_shape(shape)
-    return made.outputs[0]
+    copied.outputs[0].shape = ir.oir_shape(shape)
+    return copied.outputs[0]
 
 
 def _joined(run: TiledRun, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:

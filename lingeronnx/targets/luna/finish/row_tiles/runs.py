@@ -39,8 +39,8 @@ class TiledRun:
     @property
     def entries(self) -> list[ir.Value]:
         """The tensors that are read from outside."""
-        made = {node.outputs[0] for node in self.nodes}
-        return list(dict.fromkeys(v for node in self.nodes for v in _data(node) if v not in made))
+        written = {node.outputs[0] for node in self.nodes}
+        return list(dict.fromkeys(v for node in self.nodes for v in _data(node) if v not in written))
 
     def tile(self, rows: Rows) -> Tile | None:
         """Return what the rows of the result need; None where a window would lie in the padding alone."""
@@ -87,21 +87,21 @@ def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[Tiled
 
     A run grows by what reads from it; it ends where nothing but its last tensor is read outside.
     """
-    found = []
+    runs = []
     inside: list[ir.Node] = []
-    made: set[ir.Value] = set()
+    written: set[ir.Value] = set()
     for node in nodes[first:]:
-        if inside and not any(v in made for v in node.inputs):
+        if inside and not any(v in written for v in node.inputs):
             continue
         if not _tileable(node):
             if not inside:
                 break
             continue
         inside.append(node)
-        made.add(node.outputs[0])
+        written.add(node.outputs[0])
         if must in inside and _ends(inside):
-            found.append(TiledRun(tuple(inside)))
-    return found
+            runs.append(TiledRun(tuple(inside)))
+    return runs
 
 
 def _ends(nodes: Sequence[ir.Node]) -> bool:
@@ -127,8 +127,8 @@ def _tileable(node: ir.Node) -> bool:
     if node.op_type in _ROWWISE:
         return len({s[2] for s in shapes if s is not None}) == 1 and _axis(node) in (1, 3)
     if node.op_type in _ELEMENTWISE:
-        held = [v for v in node.inputs[1:] if v is not None and ir.const(v) is not None]
-        return len(set(shapes)) == 1 and all(size(v) <= 1 for v in held)
+        constants = [v for v in node.inputs[1:] if v is not None and ir.const(v) is not None]
+        return len(set(shapes)) == 1 and all(size(v) <= 1 for v in constants)
     weight = ir.shape(node.inputs[1]) if node.op_type == CONV2D.name else (1, 1, *(ir.attr(node, "kernel_shape") or ()))
     return not ir.attr(node, "ceil_mode", 0) and weight is not None and len(weight) == 4
 

@@ -57,12 +57,12 @@ def candidates(ready: Ready, target: Target) -> Iterator[Candidate]:
     if ready.net is None:
         yield Candidate()
         return
-    seen = set()
+    yielded = set()
     for names in _moves(ready.net, target):
         plain = tuple(n for n in followed(ready.net, names) if can_be_named(n))
         for candidate in (Candidate(plain), Candidate(plain, prefetch=False), Candidate(plain, shared=True)):
-            if candidate not in seen:
-                seen.add(candidate)
+            if candidate not in yielded:
+                yielded.add(candidate)
                 yield candidate
     for prefetch in (True, False):
         yield Candidate(prefetch=prefetch, all_psram=True)
@@ -93,11 +93,11 @@ def can_be_named(name: str) -> bool:
 
 def followed(net: Net, names: Sequence[str]) -> list[str]:
     """Return tensors with what is reshaped from them, which lies where they do."""
-    found = dict.fromkeys(names)
+    with_reshaped = dict.fromkeys(names)
     for step in net.steps:
-        if step.op in RESHAPED and step.inputs[0] in found:
-            found |= dict.fromkeys(step.outputs)
-    return list(found)
+        if step.op in RESHAPED and step.inputs[0] in with_reshaped:
+            with_reshaped |= dict.fromkeys(step.outputs)
+    return list(with_reshaped)
 
 
 def rows(net: Net, target: Target) -> list[str]:

@@ -65,8 +65,8 @@ def chosen(ready: Ready, target: Target, base: Options) -> Judgement:
     def judged(
         number: int, candidate: Candidate, memory: MemoryPlan | None = None
     ) -> tuple[tuple[int, int, int], Judgement]:
-        found = Judgement(candidate.words(base), verdict(ready, target, candidate.options(base), memory))
-        return (rank(found.verdict), len(found.verdict.findings), number), found
+        judgement = Judgement(candidate.words(base), verdict(ready, target, candidate.options(base), memory))
+        return (rank(judgement.verdict), len(judgement.verdict.findings), number), judgement
 
     hopeless = ready.net is not None and max(least_needs(ready.net, target).values(), default=0) > room(target, base)
     more = () if hopeless else spilled(ready, target, base)

@@ -25,11 +25,11 @@ WRONG = 3  # of what packs and gives other integers
 REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
 
-def rank(found: Judged) -> int:
+def rank(judged: Judged) -> int:
     """Return how good a verdict is: 0 for right, 1 for right and past the plan, then the ranks above."""
-    if found.chip_ready:
-        return BELIEVED if found.beliefs else PAST if _past(found) else 0
-    return WRONG if found.packs else REFUSED
+    if judged.chip_ready:
+        return BELIEVED if judged.beliefs else PAST if _past(judged) else 0
+    return WRONG if judged.packs else REFUSED
 
 
 def spilled(ready: Ready, target: Target, base: Options) -> Iterator[Candidate]:
@@ -43,8 +43,8 @@ def spilled(ready: Ready, target: Target, base: Options) -> Iterator[Candidate]:
         for prefetch in (True, False):
             candidate = Candidate(prefetch=prefetch)
             said = verdict(ready, target, candidate.options(base))
-            while (found := _spill(ready, target, base, candidate, said, thorough, trials)) is not None:
-                candidate, said = found
+            while (better := _spill(ready, target, base, candidate, said, thorough, trials)) is not None:
+                candidate, said = better
             if candidate.psram:
                 yield candidate
             if said.chip_ready:
@@ -113,21 +113,21 @@ def mended(ready: Ready, target: Target, base: Options, start: Candidate) -> Ite
     if start.all_psram:  # named tensors are moved: begin with those that must be
         start = Candidate(tuple(n for n in followed(ready.net, rows(ready.net, target)) if can_be_named(n)))
     open_ends: list[tuple[tuple[int, int, int], int, Candidate, Judged]] = []
-    seen: set[tuple[bool, bool, frozenset[str]]] = set()
+    tried: set[tuple[bool, bool, frozenset[str]]] = set()
     least: tuple[int, int, int] | None = None
 
     def look(candidate: Candidate) -> bool:
         """Judge a candidate that is new; tell whether it is the best."""
         nonlocal least
         key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram))
-        if key in seen:
+        if key in tried:
             return False
-        seen.add(key)
-        found = _weighed(ready, target, base, candidate)
-        if found is None:
+        tried.add(key)
+        weighed = _weighed(ready, target, base, candidate)
+        if weighed is None:
             return False
-        heapq.heappush(open_ends, (found[0], len(seen), candidate, found[1]))
-        better, least = least is None or found[0] < least, min(found[0], least or found[0])
+        heapq.heappush(open_ends, (weighed[0], len(tried), candidate, weighed[1]))
+        better, least = least is None or weighed[0] < least, min(weighed[0], least or weighed[0])
         return better
 
     for shared, prefetch in itertools.product((start.shared, False), (start.prefetch, False)):
@@ -135,7 +135,7 @@ def mended(ready: Ready, target: Target, base: Options, start: Candidate) -> Ite
         if look(begin) and begin != start:
             yield begin
     most = min(max(_TRIED_NODES // len(ready.net.steps), _FEWEST_TRIALS), _MOST_TRIALS)
-    while open_ends and len(seen) < most:
+    while open_ends and len(tried) < most:
         _, _, candidate, said = heapq.heappop(open_ends)
         doubts = _doubts(said)
         if not doubts:
@@ -230,7 +230,7 @@ def _movable(said: Judged, thorough: bool) -> list[str]:
     assert said.memory is not None
     net = _net(said)
     spots = {n: s for n, s in said.memory.spots.items() if s.place == SHARE}
-    found = _fullest(net, spots)
+    fullest = _fullest(net, spots)
     if thorough:
         lives: dict[str, tuple[int, int]] = {}
         roots = {name: root(net, name) for name in spots}
@@ -238,8 +238,8 @@ def _movable(said: Judged, thorough: bool) -> list[str]:
             first, last = lives.get(origin, (spots[name].first, spots[name].last))
             lives[origin] = min(first, spots[name].first), max(last, spots[name].last)
         blocks = {n: s._replace(first=lives[roots[n]][0], last=lives[roots[n]][1]) for n, s in spots.items()}
-        found |= _fullest(net, blocks)
-    return [name for name in found if can_be_named(name)]
+        fullest |= _fullest(net, blocks)
+    return [name for name in fullest if can_be_named(name)]
 
 
 def _fullest(net: Net, spots: Mapping[str, Spot]) -> dict[str, None]:

@@ -114,6 +114,6 @@ def unit_step(node: ir.Node, target: Target) -> object:
 
 def _listed_input(node: ir.Node, name: str, index: int) -> list[int] | None:
     """Return the integers of attribute `name`, or of constant input `index`."""
-    given = ir.attr(node, name)
-    array = ir.const(node.inputs[index]) if given is None and len(node.inputs) > index else given
+    stated = ir.attr(node, name)
+    array = ir.const(node.inputs[index]) if stated is None and len(node.inputs) > index else stated
     return None if array is None else [int(v) for v in np.ravel(array)]

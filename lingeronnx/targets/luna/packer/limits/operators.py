@@ -83,9 +83,9 @@ def of_layers(operator: str) -> tuple[Limit, ...]:
     """Return the limits of an integer operator that no tiling meets: constraints of the float one lowered to it."""
     if operator not in _LAYERS:
         return ()
-    found = (limit for table in (REFUSED, WRONG, AVOIDED) for limit in table.get(operator, ()))
+    limits = (limit for table in (REFUSED, WRONG, AVOIDED) for limit in table.get(operator, ()))
     more = (conv.groups_padded_ahead,) if operator == CONV2D.name else ()
-    return tuple(limit for limit in (*found, *more) if limit not in TILED and limit is not pool.whole_map_area)
+    return tuple(limit for limit in (*limits, *more) if limit not in TILED and limit is not pool.whole_map_area)
 
 
 #: Rewrite of `fit` -> the limits that it is for.

@@ -232,8 +232,8 @@ def _glu(node: AreaNode) -> int:
 
 
 def _softmax_axis(node: AreaNode) -> int:
-    found = node.step.get("axis", node.step.get("dim", -1))
-    return int(found) % len(node.x.shape)
+    axis = node.step.get("axis", node.step.get("dim", -1))
+    return int(axis) % len(node.x.shape)
 
 
 def _softmax_venus(node: AreaNode) -> int:

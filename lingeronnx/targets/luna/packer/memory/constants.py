@@ -55,10 +55,10 @@ def _depthwise(tensor: NetTensor, target: Target) -> int:
 
 def stored_constants(net: Net, target: Target) -> dict[str, int]:
     """Return the stored bytes of every constant that takes memory, by first use."""
-    found: dict[str, int] = {}
+    stored: dict[str, int] = {}
     for step in net.steps:
         kept = {t.name for t in net.constants(step)}
         for index, name in enumerate(step.inputs):
-            if name in kept and name not in found:
-                found[name] = stored_bytes(step, index, net.tensors[name], target)
-    return found
+            if name in kept and name not in stored:
+                stored[name] = stored_bytes(step, index, net.tensors[name], target)
+    return stored

@@ -21,10 +21,10 @@ def least_needs(net: Net, target: Target) -> dict[str, int]:
 
     Of all places that its tensors can have those with which work area and tensors in shared memory take least.
     """
-    found: dict[str, int] = {}
+    needs: dict[str, int] = {}
     for step in net.steps:
-        found[step.origin] = max(found.get(step.origin, 0), _least(net, step, packing(target).areas))
-    return found
+        needs[step.origin] = max(needs.get(step.origin, 0), _least(net, step, packing(target).areas))
+    return needs
 
 
 def _least(net: Net, step: NetStep, table: str) -> int:
@@ -34,8 +34,8 @@ def _least(net: Net, step: NetStep, table: str) -> int:
         return 0
     needs = []
     for *places, stored in itertools.product((SHARE, PSRAM), repeat=len(names) + 1):
-        given = {**dict(zip(names, places, strict=True)), **dict.fromkeys(constants, stored)}
-        where, size = area(AreaNode.of(net, step, given), table)
-        held = sum(net.tensors[name].planned for name in names if given[name] == SHARE)
-        needs.append(held + (size if where == SHARE else 0))
+        place_of = {**dict(zip(names, places, strict=True)), **dict.fromkeys(constants, stored)}
+        where, size = area(AreaNode.of(net, step, place_of), table)
+        shared_bytes = sum(net.tensors[name].planned for name in names if place_of[name] == SHARE)
+        needs.append(shared_bytes + (size if where == SHARE else 0))
     return min(needs)

@@ -161,17 +161,17 @@ def overruns(net: Net, memory: MemoryPlan, table: str, places: Mapping[str, str]
     block = workspace(net, memory)
     if block is None:
         return
-    for found in written_past(net, memory, table, places):
-        step = found.step
+    for overrun in written_past(net, memory, table, places):
+        step = overrun.step
         text = f"{step.op} stays within its work area"
-        value = f"{found.need} bytes, {block.size} are planned"
-        if found.hit or step.op in _STRICT:
-            where = f"; {', '.join(found.hit)} lies behind" if found.hit else ""
+        value = f"{overrun.need} bytes, {block.size} are planned"
+        if overrun.hit or step.op in _STRICT:
+            where = f"; {', '.join(overrun.hit)} lies behind" if overrun.hit else ""
             yield VerdictFinding("right", step.origin, text, f"{value}{where}", _REMEDY)
-        elif found.end > _end(memory, block):
-            written = "are written" if found.sure else "may be written"
-            past = f"{value}; {found.end - _end(memory, block)} bytes behind the plan {written}"
-            yield VerdictFinding("plan", step.origin, text if found.sure else UNSURE, past, _REMEDY)
+        elif overrun.end > _end(memory, block):
+            written = "are written" if overrun.sure else "may be written"
+            past = f"{value}; {overrun.end - _end(memory, block)} bytes behind the plan {written}"
+            yield VerdictFinding("plan", step.origin, text if overrun.sure else UNSURE, past, _REMEDY)
 
 
 def _end(memory: MemoryPlan, spot: Spot) -> int:
@@ -187,7 +187,7 @@ def _hits(
     exposed : {tensor or buffer: the bytes of it that come to harm}, of all others any.
     """
     start, end = span
-    found = []
+    hits = []
     for name, spot in memory.spots.items():
         first, last = exposed.get(name, (spot.offset, spot.offset + spot.size))
         if spot.place != place or spot.kind == "area" or not max(first, start) < min(last, end):
@@ -199,8 +199,8 @@ def _hits(
         else:
             alive = name in net.outputs or bool(net.readers(name))
         if alive:
-            found.append(name)
-    return found
+            hits.append(name)
+    return hits
 
 
 #: What an operator may hit without harm, told by what is left.
@@ -236,14 +236,14 @@ def _norm_exposed(node: AreaNode, memory: MemoryPlan, block: Spot, table: str) -
     """
     row, source, result = node.inputs[1].elements, memory.spots[node.x.name], memory.spots[node.y.name]
     rows = node.x.elements // row
-    found = {node.y.name: (result.offset, result.offset + (rows - 1) * row)}
+    exposed = {node.y.name: (result.offset, result.offset + (rows - 1) * row)}
     if OVERRUNS[table][LAYER_NORM.name] is not _norm_venus:
         if (name := memory.buffers.get(node.step.name)) is not None:
             buffer, copies = memory.spots[name], (block.offset + 8 * row + 8, block.offset + 13 * row + 8)
-            found[name] = (max(buffer.offset, copies[0]), min(buffer.offset + buffer.size, copies[1]))
+            exposed[name] = (max(buffer.offset, copies[0]), min(buffer.offset + buffer.size, copies[1]))
         if not _kept(node, memory):
-            found[node.x.name] = (source.offset + row, source.offset + rows * row)
-    return found
+            exposed[node.x.name] = (source.offset + row, source.offset + rows * row)
+    return exposed
 
 
 def _kept(node: AreaNode, memory: MemoryPlan) -> bool:

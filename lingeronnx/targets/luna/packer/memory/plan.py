@@ -298,7 +298,7 @@ class _SpotLayout:
 
     def spots(self, items: Sequence[_Item]) -> dict[str, Spot]:
         """Return where all items lie; what is made in place has the address of its root."""
-        offsets = {place: found.offsets() for place, found in self.blocks.items()}
+        offsets = {place: layout.offsets() for place, layout in self.blocks.items()}
         return {
             item.name: Spot(
                 item.place,
@@ -314,12 +314,12 @@ class _SpotLayout:
 
 def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
     """Return the items that are made in no other's place, each alive as long as what is made in its own."""
-    found = {item.name: item for item in items if item.root is None}
+    owners = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root is not None:
-            root = found[item.root]
-            found[root.name] = replace(root, first=min(root.first, item.first), last=max(root.last, item.last))
-    return found
+            root = owners[item.root]
+            owners[root.name] = replace(root, first=min(root.first, item.first), last=max(root.last, item.last))
+    return owners
 
 
 def _by_size(items: Sequence[_Item], owners: Mapping[str, _Item]) -> _SpotLayout:

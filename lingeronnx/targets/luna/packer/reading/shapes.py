@@ -45,11 +45,11 @@ def output_tensors(step: NetStep, inputs: Sequence[NetTensor], arrays: Arrays) -
     shapes = _RULES.get(step.op, _same)(step, [t.shape for t in inputs], arrays)
     width = _width(step, inputs)
     scale = step.get("scale_o")
-    given = inputs[0].scale if scale is None and inputs else scale
+    input_scale = inputs[0].scale if scale is None and inputs else scale
     tensors = []
     for index, name in enumerate(step.outputs):
         cell = step.op == LSTM.name and index == 2
-        tensors.append(NetTensor(name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=given))
+        tensors.append(NetTensor(name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=input_scale))
     return tensors
 
 
@@ -75,8 +75,8 @@ def _ints(step: NetStep, arrays: Arrays, index: int, name: str) -> list[int] | N
     """Return constant input `index`, or attribute `name`, as integers."""
     if len(step.inputs) > index and step.inputs[index] in arrays:
         return [int(v) for v in np.asarray(arrays[step.inputs[index]]).reshape(-1)]
-    found = step.get(name)
-    return None if found is None else [int(v) for v in (found if isinstance(found, Sequence) else [found])]
+    stated = step.get(name)
+    return None if stated is None else [int(v) for v in (stated if isinstance(stated, Sequence) else [stated])]
 
 
 def _windows(step: NetStep, source: Shape, kernel: Sequence[int]) -> Shape:

@@ -21,16 +21,16 @@ __all__ = ["raw_steps", "read", "reorder"]
 
 def raw_steps(graph: onnx.GraphProto) -> list[NetStep]:
     """Return the nodes as they stand in the file, absent inputs left out; Constant nodes are none."""
-    found = []
+    steps = []
     for node in graph.node:
         if node.op_type == "Constant":
             continue
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
         name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
-        found.append(
+        steps.append(
             NetStep(node.op_type, name, tuple(i for i in node.input if i), tuple(node.output), attributes, name)
         )
-    return found
+    return steps
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - of any attribute
@@ -104,7 +104,7 @@ def _fused(steps: list[NetStep], outputs: set[str]) -> list[NetStep]:
         for name in step.inputs:
             readers.setdefault(name, []).append(step)
     gone: set[str] = set()
-    found = []
+    fused = []
     for step in steps:
         if step.outputs and step.outputs[0] in gone:
             continue
@@ -117,8 +117,8 @@ def _fused(steps: list[NetStep], outputs: set[str]) -> list[NetStep]:
         ):
             gone.add(after[0].outputs[0])
             step = step.but(outputs=after[0].outputs)
-        found.append(step)
-    return found
+        fused.append(step)
+    return fused
 
 
 #: Float operators through which the packer follows a Quant to the graph input.
@@ -197,18 +197,18 @@ def reorder(steps: list[NetStep], outputs: list[str]) -> list[NetStep]:
     """Return the steps depth first from the outputs, inputs left to right; dead ones are left out."""
     makers = {name: step for step in steps for name in step.outputs}
     order: list[NetStep] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     for output in outputs:
         stack = [(makers[output], False)] if output in makers else []
         while stack:
             step, done = stack.pop()
             if done:
                 order.append(step)
-            elif id(step) not in seen:
-                seen.add(id(step))
+            elif id(step) not in visited:
+                visited.add(id(step))
                 stack.append((step, True))
                 stack += [
-                    (makers[n], False) for n in reversed(step.inputs) if n in makers and id(makers[n]) not in seen
+                    (makers[n], False) for n in reversed(step.inputs) if n in makers and id(makers[n]) not in visited
                 ]
     return order
 
@@ -217,7 +217,7 @@ def infer(net: Net) -> list[VerdictFinding]:
     """Fill in the tensors that steps write; return what does not fit."""
     for step in net.steps:
         try:
-            made = output_tensors(step, [net.tensors[n] for n in step.inputs], net.arrays)
+            outputs = output_tensors(step, [net.tensors[n] for n in step.inputs], net.arrays)
         except Unknown as error:
             return [
                 VerdictFinding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")
@@ -232,6 +232,6 @@ def infer(net: Net) -> list[VerdictFinding]:
                     "correct the graph",
                 )
             ]
-        for tensor in made:
+        for tensor in outputs:
             net.tensors[tensor.name] = tensor
     return []
