@@ -21,7 +21,7 @@ from .analysis.sensitivity.ranking import Sensitivity
 from .analysis.sensitivity.sensitivity import sensitivity
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
-from .errors import ConfigError, ConstraintError, DataError
+from .errors import ConfigError, DataError
 from .files import write_text
 from .flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
 from .formats.sound import check_nodes
@@ -242,6 +242,8 @@ def deploy(
     stem: str | None = None,
     samples: int = 3,
     state: Mapping[str, str] | None = None,
+    packages: str = "one",
+    attempt: bool = False,
     **settings: Any,
 ) -> Deployment:
     """Write everything a board needs into `folder`, as a whole or not at all.
@@ -262,14 +264,18 @@ def deploy(
         Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
+    packages
+        "one" file with the packages of all chip parts, or "many".
+    attempt
+        Compile the C program here, run it on the samples and prove it; the proof is in the result.
 
     Raises
     ------
     ConstraintError
-        Where the graph is not chip-ready.
+        Where a part is for the chip and does not run there.
     ConfigError
-        For a folder that holds other files, for settings of a graph that is quantized already, and for a float model
-        without data.
+        For a proof that fails, for a folder that holds other files, for settings of a graph that is quantized already,
+        and for a float model without data.
     """
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
@@ -278,7 +284,9 @@ def deploy(
         if is_integer_graph(loaded):
             if given := [key for key, value in settings.items() if value and key != "progress"]:
                 raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")
-            return deploy_graph(model, folder, data, stem=stem, samples=samples, state=state)
+            return deploy_graph(
+                model, folder, data, stem=stem, samples=samples, state=state, packages=packages, attempt=attempt
+            )
         name = f"{Path(model).stem}_quant" if isinstance(model, str | os.PathLike) else None
         alone = calib is None and settings.get("plan") is None and not is_quantized(loaded)
         if alone and data is not None and not isinstance(data, Iterator):
@@ -287,11 +295,18 @@ def deploy(
         need_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
         need_scales(what, loaded, model.plan)
-    if model.report.float_nodes:
-        node = model.report.float_nodes[0]
-        raise ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}")
     stem = stem or "model_quant"
-    return deploy_graph(model.graph, folder, data, stem=stem, samples=samples, state=state, notes=notes)
+    return deploy_graph(
+        model.graph,
+        folder,
+        data,
+        stem=stem,
+        samples=samples,
+        state=state,
+        notes=notes,
+        packages=packages,
+        attempt=attempt,
+    )
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ __all__ = ["deploy"]
 @click.command(
     epilog=examples(
         "lingeronnx deploy model.onnx --calib calib.npz -o board",
-        "lingeronnx deploy model_quant.onnx --input test.npz -o board",
+        "lingeronnx deploy model_quant.onnx --input test.npz -o board --try",
         f"lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform {DEFAULT} -o board",
     )
 )
@@ -46,6 +46,19 @@ __all__ = ["deploy"]
 )
 @click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of samples.")
 @click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
+@click.option(
+    "--packages",
+    type=click.Choice(["one", "many"]),
+    default="one",
+    show_default=True,
+    help="The packages of several chip parts in one file, or a file each.",
+)
+@click.option(
+    "--try",
+    "attempt",
+    is_flag=True,
+    help="Compile the C program here with cc, run it on the samples and prove it against the simulator.",
+)
 @quantizing
 @click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
 @click.option("--batch-axis", multiple=True, metavar="INPUT=K|none", help="As for quantize. Repeatable.")
@@ -62,14 +75,16 @@ def deploy(
     fix: Sequence[str],
     batch_axis: Sequence[str],
     overrides: Sequence[str],
+    packages: str,
+    attempt: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Write everything a board needs into one folder.
 
     A float model is quantized first, with the options of quantize; an integer graph is taken as it is. The folder gets
-    the whole graph, the part for the packer and the parts for the host, the packer's line as a script, a C header,
-    golden vectors, a README with the steps and a manifest with hashes.
+    the whole graph and its parts, the packer's lines as a script, a C program that runs all parts, with a known-answer
+    test, golden vectors, a README with the steps and a manifest with hashes. --try proves the program on this PC.
     """
     source = folders_of_pictures(options)
     with progress_bar() as progress:
@@ -86,6 +101,8 @@ def deploy(
             overrides=merge_overrides(overrides),
             fix=pairs("--fix", fix, "INPUT=VALUE") or None,
             batch_axis=axes(batch_axis) or None,
+            packages=packages,
+            attempt=attempt,
             progress=progress,
             **options,
         )

@@ -159,6 +159,8 @@ def show_deployment(console: Console, done: Deployment) -> None:
     print_table(console, f"{done.folder}, for {done.platform}", ["file", "bytes"], rows, right="bytes")
     console.print()
     print_notes(console, done.notes)
+    if done.proof is not None:
+        print_facts(console, [("proved", text, "") for text in done.proof.lines()])
     print_line(console, "pack it with", f"sh {done.folder / 'pack.sh'}")
 
 

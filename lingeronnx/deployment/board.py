@@ -2,8 +2,9 @@
 
 STEM.onnx               the whole graph               STEM_chip.onnx     the part that is packed
 STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where there is a host part
-STEM.h                  inputs, outputs, scales, states            pack.sh         the packer's line
-golden/                 vectors (`golden`)       README.md, manifest.json   the steps; hashes and versions
+STEM_chip1.onnx, STEM_host1.onnx ...                  where there are several chip parts
+STEM.h, STEM.c ...      the program (`c`)             pack.sh            the packer's line
+golden/                 vectors (`golden`)            README.md, manifest.json   the steps; hashes and versions
 """
 
 from __future__ import annotations
@@ -18,22 +19,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import onnx
-
-from ..errors import ConfigError, ConstraintError, DataError
+from ..errors import ConfigError, DataError
 from ..files import replacing_folder
 from ..flow import synthetic
-from ..flow.report import float_nodes
-from ..graph import ir, onnxfile
+from ..graph import ir
 from ..plan.synthetic import warnings_of
-from ..run.part import chip_part, on_chip
-from ..targets import ArgumentChoice
-from .golden import write_golden
-from .header import header
-from .host import HostParts, host_parts
-from .ports import Ports, ports_of
-from .readme import readme
-from .simulated import Graph, read_graph, runs
+from .c.attempt import Proof
+from .contents import Board, cut_of, ports_dict
+from .ports import Ports
+from .simulated import read_graph, runs
 
 __all__ = ["MANIFEST", "Deployment", "check_folder", "deploy"]
 
@@ -46,7 +40,7 @@ class Deployment:
     """What `deploy` wrote.
 
     files : {path below folder: bytes}. command : the packer's line. ports : of the chip graph. notes : what the user
-    should know.
+    should know. proof : of the C program, where it was tried.
     """
 
     folder: Path
@@ -56,6 +50,7 @@ class Deployment:
     command: str
     ports: Ports
     notes: tuple[str, ...]
+    proof: Proof | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
@@ -67,17 +62,8 @@ class Deployment:
             "packer": self.command,
             **ports_dict(self.ports),
             "notes": list(self.notes),
+            **({} if self.proof is None else {"proof": self.proof.to_dict()}),
         }
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The graphs to write, with the names of files."""
-
-    whole: ir.Graph
-    chip: ir.Graph
-    host: HostParts
-    choice: ArgumentChoice
 
 
 def deploy(
@@ -89,19 +75,22 @@ def deploy(
     samples: int = 3,
     state: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
+    packages: str = "one",
+    attempt: bool = False,
 ) -> Deployment:
-    """Write what a board needs of a chip-ready integer graph into `folder`, which is made or replaced as a whole.
+    """Write what a board needs of an integer graph into `folder`, which is made or replaced as a whole.
 
     data : for the golden vectors of the first `samples` samples; None makes some up, and says so. stem : of the files'
     names; default that of `model`. state : {output: input} fed back from call to call; an item of data is one then.
-    notes : what else the user should know, for the README.
-    Raises ConstraintError for a graph that no chip can run by itself, ConfigError for a folder that holds other files,
-    and as `Session` and `Data` do.
+    notes : what else the user should know, for the README. packages : "one" blob of all parts, or "many" files.
+    attempt : compile the program here, run it on fresh inputs and prove it; a proof that fails writes nothing.
+    Raises ConstraintError for a graph with a part that no chip can run, ConfigError for a folder that holds other
+    files and for a proof that fails, and as `Session` and `Data` do.
     """
     target = Path(folder)
     check_folder(target)
     graph = read_graph(model)
-    parts = _parts(graph)
+    cut = cut_of(graph)
     name = _stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
     notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes]
     if data is None:
@@ -111,51 +100,25 @@ def deploy(
     if not found:
         raise DataError("the input data hold no sample; golden vectors need one at least")
     pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
-    ports = ports_of(parts.whole, parts.chip, found[0], pairs)
-    if parts.choice.verdict.warned:
-        notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
-    command = graph.target.vendor.command(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
-    computed = {str(v.name) for node in parts.chip.graph for v in node.outputs} - {p.tensor for p in ports.inputs}
+    board = Board.of(graph, cut, name, found, pairs, packages == "many")
+    notes += board.notes()
+    if attempt and board.program is None:
+        raise ConfigError(f"--try runs the C program: {board.without}")
     try:
         with replacing_folder(target) as made:
-            _write_models(made, name, parts)
-            _write(made / "pack.sh", _script(name, graph.target.name, command)).chmod(0o755)
-            _write(made / f"{name}.h", header(name, graph.target.name, ports))
-            write_golden(made / "golden", found, ports, computed)
-            cost = parts.choice.verdict.cost
-            sizes = _sizes(made)
-            constants = (value.const_value for value in parts.chip.graph.initializers.values())
-            weights = sum(constant.nbytes for constant in constants if constant is not None)
-            _write(made / "README.md", readme(name, graph.target.name, command, ports, sizes, weights, cost, notes))
-            body = {"stem": name, "platform": graph.target.name, "packer": command, **ports_dict(ports),
-                    "notes": notes, "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
-                    "files": _hashes(made)}  # fmt: skip
-            _write(made / MANIFEST, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+            commands = board.write_files(made)
+            proof = board.proved(made, data, state) if attempt else None
+            board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _manifest)
             files = _sizes(made)
     except OSError as error:
         raise ConfigError(f"cannot deploy to {target}: {error.strerror}") from error
-    return Deployment(target, name, graph.target.name, files, command, ports, tuple(notes))
+    return Deployment(target, name, graph.target.name, files, "; ".join(commands), board.ports, tuple(notes), proof)
 
 
-def _parts(graph: Graph) -> _Parts:
-    """Cut the graph; ConstraintError where no chip can run its integers."""
-    model, target = graph.session.model, graph.target
-    if not target.packs:
-        raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
-    fallbacks, _ = float_nodes(model, {}, on_chip(model))
-    if fallbacks:
-        first = fallbacks[0]
-        raise ConstraintError(
-            f"not chip-ready: {first.op_type} {first.node} is left in float between integer nodes "
-            f"({len(fallbacks)} such); quantize with --require-chip to see why"
-        )
-    whole = target.named(model)
-    chip = chip_part(whole, target)
-    choice = target.verdict(chip)
-    if not choice.verdict.chip_ready:
-        finding = next(f for f in choice.verdict.findings if f.level != "plan")
-        raise ConstraintError(f"not chip-ready on {target.name}: {finding}")
-    return _Parts(whole, chip, host_parts(whole), choice)
+def _manifest(made: Path, body: Mapping[str, object]) -> None:
+    """Write the manifest, which lists every other file."""
+    whole = {**body, "versions": _versions(), "files": _hashes(made)}
+    _write(made / MANIFEST, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
 
 
 def _stem(text: str) -> str:
@@ -181,24 +144,6 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _write_models(made: Path, name: str, parts: _Parts) -> None:
-    ir.save(parts.whole, made / f"{name}.onnx")
-    ir.save(parts.chip, made / f"{name}_chip.onnx")
-    for end, model in (("head", parts.host.head), ("tail", parts.host.tail)):
-        if model is not None:
-            onnxfile.write(model, made / f"{name}_host_{end}.onnx", ir.SIZE_LIMIT)
-
-
-def _script(name: str, platform: str, command: str) -> str:
-    return (
-        "#!/bin/sh\n"
-        f"# Packs {name}_chip.onnx for {platform} into {name}.pkg; needs the vendor's packer, tpacker, on the PATH.\n"
-        "set -eu\n"
-        'cd "$(dirname "$0")"\n'
-        f"{command}\n"
-    )
-
-
 def _sizes(made: Path) -> dict[str, int]:
     return {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
 
@@ -210,16 +155,6 @@ def _hashes(made: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def _borders(made: Path, name: str) -> dict[str, dict[str, list[str]]]:
-    """Return what each model reads and writes, by file, in the order in which they run."""
-    found = {}
-    for file in (f"{name}_host_head.onnx", f"{name}_chip.onnx", f"{name}_host_tail.onnx"):
-        if (made / file).is_file():
-            graph = onnx.load(made / file, load_external_data=False).graph
-            found[file] = {"inputs": [v.name for v in graph.input], "outputs": [v.name for v in graph.output]}
-    return found
-
-
 def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
@@ -228,13 +163,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def ports_dict(ports: Ports) -> dict[str, object]:
-    """Return ports as JSON-ready values."""
-    sides = {"inputs": ports.inputs, "outputs": ports.outputs}
-    return {
-        **{key: [{**vars(p), "shape": list(p.shape), "bytes": p.bytes} for p in side] for key, side in sides.items()},
-        "states": [vars(state) for state in ports.states],
-        "states_on_host": dict(ports.on_host),
-    }

@@ -23,13 +23,15 @@ from .simulated import SampleRun
 __all__ = ["write_golden"]
 
 
-def write_golden(folder: Path, found: Mapping[int, SampleRun], ports: Ports, computed: Collection[str]) -> None:
+def write_golden(
+    folder: Path, found: Mapping[int, SampleRun], ports: Ports, computed: Collection[str], part: str = ""
+) -> None:
     """Write the vectors of every run in `found` into `folder`, which is made; all names are those of the chip's file.
 
-    computed : the tensors that the chip's nodes write.
+    computed : the tensors that the chip's nodes write. part : a folder below each sample's, where there are several.
     """
     for number, run in found.items():
-        place = folder / str(number)
+        place = folder / str(number) / part
         (place / "data").mkdir(parents=True)
         for word, side in (("input", ports.inputs), ("output", ports.outputs)):
             for index, port in enumerate(side):

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..targets import GraphCost
+from .c.guide import guide
+from .c.program import Program
 from .header import identifier
 from .ports import Port, Ports
 
@@ -25,12 +27,14 @@ def readme(
     weights: int,
     cost: GraphCost | None,
     notes: Sequence[str],
+    program: Program | None = None,
 ) -> str:
     """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {_literal(note)}." for note in notes] + [""] * bool(notes)
-    lines += ["## Steps", "", *_steps(name, command, ports, sizes)]
-    lines += ["", "## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
+    lines += ["## Steps", "", *_steps(name, command, ports, sizes, program)]
+    lines += ["", *(guide(program, sizes) if program is not None else ())]
+    lines += ["## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
     lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_cost(cost), ""]
     lines += ["| file | bytes |", "|---|---:|"]
     lines += [f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")]
@@ -39,9 +43,16 @@ def readme(
     return "\n".join(lines) + "\n"
 
 
-def _steps(name: str, command: str, ports: Ports, sizes: Mapping[str, int]) -> Iterator[str]:
+def _steps(name: str, command: str, ports: Ports, sizes: Mapping[str, int], program: Program | None) -> Iterator[str]:
+    if program is not None and len(program.chip) > 1:
+        yield f"1. Pack: `sh pack.sh`, which runs `{command}`."
+        yield f"2. Build the program, and call `{program.prefix}_run()`. Inputs and outputs below are chip1's."
+        yield f"3. Prove the board: `{program.prefix}_self_test()`, or `main.c` over `golden/`."
+        return
     head, tail = (f"{name}_host_{end}.onnx" for end in ("head", "tail"))
     steps = [f"Pack: `sh pack.sh`, which runs `{command}`."]
+    if program is not None:
+        steps.append(f"Build the program, and call `{program.prefix}_run()`: below. By hand it would be:")
     if head in sizes:
         steps.append(f"On the host, run `{head}` (onnxruntime); its outputs are the chip's inputs.")
     steps.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,11 +53,15 @@ class Graph:
 
 @dataclass(frozen=True)
 class SampleRun:
-    """One sample: integers, and the floats around them, by the user's tensor names; scales of the integers."""
+    """One sample: integers, and the floats around them, by the user's tensor names; scales of the integers.
+
+    feeds : what the graph's inputs were given, as real values.
+    """
 
     integers: Mapping[str, np.ndarray]
     floats: Mapping[str, np.ndarray]
     scales: Mapping[str, float]
+    feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -70,7 +74,7 @@ class SampleRun:
         def of(part: Mapping[str, Any]) -> dict[str, Any]:
             return {names.get(name, name): item for name, item in part.items()}
 
-        return SampleRun(of(self.integers), of(self.floats), of(self.scales))
+        return SampleRun(of(self.integers), of(self.floats), of(self.scales), of(self.feeds))
 
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
@@ -125,7 +129,7 @@ def runs(graph: Graph, data: object, start: int, stop: int, state: Mapping[str, 
             arrays = {name: array for name, array, _ in taps}
             stream.reset({name: arrays[output] for output, name in (state or {}).items()})
         if number >= start:
-            found[number] = _run(taps)
+            found[number] = _run(taps, _reals(graph, {**feeds, **first, **held}, taps))
     return found
 
 
@@ -133,7 +137,18 @@ def _name(value: ir.Value) -> str:
     return str(value.name)
 
 
-def _run(taps: list[tuple[str, np.ndarray, Affine | None]]) -> SampleRun:
+def _reals(
+    graph: Graph, feeds: Mapping[str, np.ndarray], taps: list[tuple[str, np.ndarray, Affine | None]]
+) -> dict[str, np.ndarray]:
+    """Return feeds with real values for those that were quantized already."""
+    scales = {graph.entries[name]: held.scale for name, _, held in taps if name in graph.entries and held is not None}
+    return {
+        name: (np.asarray(a) / scales[name]).astype(np.float32) if name in scales and a.dtype.kind == "i" else a
+        for name, a in feeds.items()
+    }
+
+
+def _run(taps: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]) -> SampleRun:
     whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
     floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
-    return SampleRun(whole, floats, {name: held.scale for name, _, held in taps if held is not None})
+    return SampleRun(whole, floats, {name: held.scale for name, _, held in taps if held is not None}, feeds)

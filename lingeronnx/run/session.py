@@ -23,8 +23,11 @@ from ..graph.tail import Tail, cut
 from ..plan import Affine
 from ..targets import PLATFORMS, Target, by_name
 from .borders import float_names
+from .compiled import CompiledHost
 from .data import InputSpec
-from .integer.runner import IntRunner
+from .in_parts import PartsRunner
+from .integer.runner import IntRunner, target_of
+from .parts import parts_of
 from .runners import FloatRunner, OpenedFallbacks, input_specs
 from .runners import Stream as Tensors
 from .runners.tail import TailRunner
@@ -59,6 +62,9 @@ class Session:
     platform
         The platform that computes an integer graph, by name or as a `Target` of your own; None: the one that the
         graph was made for.
+    host
+        A folder that `deploy` wrote from this graph: its own C computes the float parts, compiled here, so that every
+        integer is the program's. One sample after another.
 
     Raises
     ------
@@ -73,20 +79,26 @@ class Session:
         path: str | os.PathLike[str] | ir.Graph,
         arithmetic: str | None = None,
         platform: str | Target | None = None,
+        host: str | os.PathLike[str] | None = None,
     ) -> None:
         self.model = restored(ir.opened(path))
         self.is_integer = is_integer_graph(self.model)
-        for what, given in (("arithmetic", arithmetic), ("platform", platform)):
+        for what, given in (("arithmetic", arithmetic), ("platform", platform), ("host", host)):
             if not self.is_integer and given is not None:
                 raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
         if self.is_integer:
             check_nodes(self.model)
         row = None if platform is None else by_name(platform)
-        self._given = arithmetic, row
+        self._given = arithmetic, row, host
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._tail = cut(self.model) if self.is_integer else None
+        self._tail = cut(self.model) if self.is_integer and host is None else None
         body = self.model if self._tail is None else self._tail.body
-        self._runner = IntRunner(body, arithmetic, row) if self.is_integer else None
+        self._runner: IntRunner | PartsRunner | None = None
+        if self.is_integer and host is None:
+            self._runner = IntRunner(body, arithmetic, row)
+        elif self.is_integer and host is not None:
+            parts = parts_of(self.model, row or target_of(self.model))
+            self._runner = PartsRunner(parts, arithmetic, row, CompiledHost(host))
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[frozenset[str] | None, FloatRunner] = {}
         self._behind: TailRunner | None = None
@@ -94,10 +106,10 @@ class Session:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Say how the session is opened again in another process; ConfigError for what cannot be sent there."""
-        arithmetic, row = self._given
+        arithmetic, row, host = self._given
         if row is not None and row not in PLATFORMS:
             raise ConfigError(f"the session is for {row.name}, a platform of your own: it cannot be sent elsewhere")
-        return _opened, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name)
+        return _opened, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name, host)
 
     @property
     def nbytes(self) -> int:
@@ -244,7 +256,7 @@ class Session:
         wanted = None if names is None else {*(name for name in names if name not in inner), *tail.reads}
         feeds = {name: array for name, array in given.items() if name in tail.reads}
         assert self._runner is not None  # only an integer graph has a tail
-        for name, array, scale in self._runner.run(given, wanted, force):
+        for name, array, scale in self._runner.run(given, None if wanted is None else list(wanted), force):
             if name in tail.reads:
                 feeds[name] = array
             if names is None or name in names:
@@ -296,14 +308,16 @@ def lowered_session(graph: ir.Graph, target: Target, opened: OpenedFallbacks | N
     opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatFallback`.
     """
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
-    if session._runner is not None and opened is not None:
+    if isinstance(session._runner, IntRunner) and opened is not None:
         session._runner.opened = opened
     return session
 
 
-def _opened(content: bytes, arithmetic: str | None, platform: str | None) -> Session:
+def _opened(
+    content: bytes, arithmetic: str | None, platform: str | None, host: str | os.PathLike[str] | None
+) -> Session:
     """Open a session on what `ir.to_bytes` wrote."""
-    return Session(ir.from_bytes(content), arithmetic, platform)
+    return Session(ir.from_bytes(content), arithmetic, platform, host)
 
 
 def is_integer_graph(model: ir.Graph) -> bool:

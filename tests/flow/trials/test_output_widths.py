@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.deployment.host import host_parts
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
+from lingeronnx.run.parts import parts_of
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import PLATFORMS
 from tests import nets
@@ -42,10 +42,10 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     (output,) = result.chip.graph.outputs
     assert (output.name, output.dtype) == ("z_q32", ir.DataType.INT32)
     assert not [node for node in result.chip.graph if node.op_type == "Dequant"]
-    tail = host_parts(result.graph).tail
-    assert {node.domain for node in tail.graph.node} == {""}
+    tail = parts_of(result.graph, target).host[-1].graph
+    assert {node.domain for node in tail.graph} == {""}
     raw = lo.Session(result.chip).run(None, feed)[0]
-    ((_, got, _),) = FloatRunner(ir.from_proto(tail), {"y" if softmax else "z"}).run({"z_q32": raw})
+    ((_, got, _),) = FloatRunner(tail, {"y" if softmax else "z"}).run({"z_q32": raw})
     want = result.session().run(None, feed)[0]
     np.testing.assert_allclose(got, want, rtol=1e-6) if softmax else np.testing.assert_array_equal(got, want)
 

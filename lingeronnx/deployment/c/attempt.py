@@ -1,0 +1,368 @@
+"""The proof of a program on a PC: compiled with cc against the stand-in executor, its chip parts in the simulator.
+
+    (a) chip parts and borders   what the program quantizes, dequantizes and copies equals the simulator's, bit for bit
+    (b) host parts               each output within 1e-5 of its range of onnxruntime's, on the program's own inputs
+    (c) the whole program        equals, bit for bit, a run of the parts that calls the program's own host parts
+
+Against onnxruntime as the host, the integers that differ are counted: the C library's exp and tanh differ from it in
+the last bits, and a value near a tie may be rounded the other way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...run.compiled import CompiledHost
+from ...run.in_parts import PartRun, PartsRunner
+from ...run.parts import Parts
+from .build import HOST_FLAGS, OWN_FLAGS, compiled, containers, stand_in
+from .folder import crcs_of, described
+from .program import Array, ChipPart, Program
+from .vectors import HOST_TOLERANCE, Vector, vectors_of
+
+__all__ = ["Proof", "Running", "attempt", "library", "replayed"]
+
+_COMPUTE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_void_p)
+)
+_WATCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Package(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+@dataclass
+class Proof:
+    """What was found. calls : how many. failed : what is wrong, as lines.
+
+    host : the largest difference of a host part from onnxruntime, as a fraction of its output's range. integers :
+    compared with onnxruntime as the host; differing : of them; largest : counts. tie : of the first difference of a
+    call, the farthest that a value was from a tie, in counts. warnings : of the compiler, on the program's own C.
+    """
+
+    calls: int = 0
+    failed: list[str] = field(default_factory=list)
+    host: float = 0.0
+    integers: int = 0
+    differing: int = 0
+    largest: int = 0
+    tie: float = 0.0
+    warnings: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as JSON-ready values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return it as lines for people."""
+        plain = f"{self.differing} of {self.integers} integers differ from a run with onnxruntime as the host"
+        more = f" (by {self.largest} at most; the first of a call lies {self.tie:.1g} counts from a tie)"
+        proved = (
+            f"tried on a PC, {self.calls} calls: chip parts and borders equal to the last integer; host parts within "
+            f"{self.host:.1g} of their range of onnxruntime; the whole program equal bit for bit to a session with its "
+            "own host parts"
+        )
+        return [proved, plain + (more if self.differing else "")]
+
+
+class Running:
+    """A program loaded into this process, its chip parts computed by the simulator."""
+
+    def __init__(self, made: Path, program: Program, runner: PartsRunner, packages: Sequence[bytes]) -> None:
+        self._library = ctypes.CDLL(str(made))
+        self.program = program
+        self.seen: list[tuple[int, int, int, bytes]] = []
+        self._chips = {part.number: (part, runner) for part in program.chip}
+        self._error: Exception | None = None
+        self._kept = [_COMPUTE(self._compute), _WATCH(self._show)]
+        self._library.standin_compute(self._kept[0])
+        self._call("watch")(self._kept[1])
+        self._memory = [ctypes.create_string_buffer(len(blob) + 64) for blob in packages]
+        given = (_Package * len(packages))()
+        for number, (held, blob) in enumerate(zip(self._memory, packages, strict=True)):
+            start = ctypes.addressof(held) + -ctypes.addressof(held) % 64
+            ctypes.memmove(start, blob, len(blob))
+            given[number] = _Package(start, len(blob))
+        self.status = int(self._call("init")(given))
+
+    def _call(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
+        return getattr(self._library, f"{self.program.prefix}_{name}")
+
+    def _compute(self, number: int, inputs: object, outputs: object) -> int:
+        try:
+            part, runner = self._chips[number]
+            given = {
+                port.tensor: np.frombuffer(ctypes.string_at(inputs[i], port.bytes), port.dtype).reshape(port.shape)  # type: ignore[index]
+                for i, port in enumerate(part.inputs)
+            }
+            made = runner.integers(part.name, {port.name: given[port.tensor] for port in part.inputs})
+            for i, port in enumerate(part.outputs):
+                raw = np.ascontiguousarray(made[port.tensor]).tobytes()
+                ctypes.memmove(outputs[i], raw, len(raw))  # type: ignore[index]
+        except Exception as error:
+            self._error = error
+            return 1
+        return 0
+
+    def _show(self, part: int, output: int, port: int, data: int, size: int) -> int:
+        self.seen.append((part, output, port, ctypes.string_at(data, size) if size else b""))
+        return 0
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
+        """Compute one call; return its code and outputs. What was shown stands in `seen`."""
+        self.seen.clear()
+        ins = [np.ascontiguousarray(np.asarray(feeds[a.tensor], a.dtype)) for a in self.program.inputs]
+        outs = [np.zeros(a.shape, a.dtype) for a in self.program.outputs]
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*ins, *outs)]
+        code = int(self._call("run")(*pointers))
+        if self._error is not None:
+            raise self._error
+        return code, {a.tensor: made for a, made in zip(self.program.outputs, outs, strict=True)}
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._call("reset")()
+
+    def close(self) -> None:
+        """Close the program."""
+        self._call("deinit")()
+
+
+def sources(program: Program, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
+    """Return the program's C files with their flags, without main.c."""
+    include, up = f"-I{stand_in()}", program.prefix.upper()
+    own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
+    found = [(folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")]
+    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.host)]
+
+
+def library(program: Program, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:
+    """Compile the program in `folder` with the stand-in as a shared library; return the warnings on our own C."""
+    own = sources(program, folder)
+    stand = [(stand_in() / "standin.c", ("-std=c99", f"-I{stand_in()}"))]
+    return compiled([*own, *stand], made, (*flags, "-fPIC"))
+
+
+def attempt(
+    program: Program,
+    parts: Parts,
+    folder: Path,
+    calls: Sequence[Sequence[PartRun]],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+) -> Proof:
+    """Compile the program in `folder` and prove it on the calls `feeds`, in turn.
+
+    calls : what the golden vectors are made of, for the run without Python.
+    """
+    proof = Proof()
+    with tempfile.TemporaryDirectory(prefix="lingeronnx-try-") as name:
+        place = Path(name)
+        said = library(program, folder, place / "program.so")
+        proof.warnings = said.count("warning:")
+        host = CompiledHost(folder, described(program)["parts"])
+        plain, own = PartsRunner(parts, "executor"), PartsRunner(parts, "executor", host=host)
+        packages = blobs(program, folder)
+        running = Running(place / "program.so", program, plain, packages)
+        try:
+            if running.status:
+                proof.failed.append(f"{program.prefix}_init returns {running.status}")
+            else:
+                _calls(proof, program, running, plain, own, feeds)
+                if not proof.failed:
+                    _calls(proof, program, running, plain, own, hard(program, feeds), hard_ones=True)
+        finally:
+            running.close()
+        if not proof.failed:
+            vectors = [vectors_of(program, call) for call in calls]
+            said = replayed(program, folder, place, vectors)
+            if not said.startswith("PASS"):
+                proof.failed.append(f"the known-answer test says: {said or 'nothing'}")
+    return proof
+
+
+def blobs(program: Program, folder: Path, vectors: Sequence[Sequence[Vector]] = ()) -> list[bytes]:
+    """Return the stand-in's packages as the program in `folder` takes them: one blob, or one for each chip part."""
+    packages = list(containers(program, crcs_of(folder, program), vectors).values())
+    many = f"_PACKAGES {len(packages)} " in (folder / f"{program.stem}.h").read_text(encoding="utf-8")
+    return packages if many else [b"".join(packages)]
+
+
+def replayed(
+    program: Program, folder: Path, place: Path, vectors: Sequence[Sequence[Vector]], flags: Sequence[str] = ("-O1",)
+) -> str:
+    """Compile the known-answer test in `place`, run it on packages that replay `vectors`; return its last line."""
+    own = sources(program, folder)
+    stand = [(stand_in() / "standin.c", ("-std=c99", f"-I{stand_in()}"))]
+    compiled([(folder / "main.c", own[0][1]), *own, *stand], place / "known_answers", flags)
+    paths = []
+    for number, content in enumerate(blobs(program, folder, vectors)):
+        paths.append(place / f"{number}.pkg")
+        paths[-1].write_bytes(content)
+    done = subprocess.run(
+        [str(place / "known_answers"), "--golden", str(folder / "golden"), *map(str, paths)],
+        capture_output=True, text=True, check=False, env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+    )  # fmt: skip
+    lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _calls(
+    proof: Proof,
+    program: Program,
+    running: Running,
+    plain: PartsRunner,
+    own: PartsRunner,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    hard_ones: bool = False,
+) -> None:
+    """Run call by call, each from the states that the program itself, and each reference, has come to.
+
+    hard_ones : only what must be equal is compared, not the host parts with onnxruntime, nor integers counted.
+    """
+    ours: dict[str, np.ndarray] = {one.tensor: np.zeros(one.shape, one.dtype) for one, _ in program.states}
+    theirs = dict(ours)
+    running.reset()
+    for number, given in enumerate(feeds):
+        code, outputs = running.run(given)
+        if code:
+            proof.failed.append(f"call {number}: {program.prefix}_run returns {code}")
+            return
+        want = list(own.sample({**given, **ours}))
+        host = None if hard_ones else plain
+        proof.failed += [f"call {number}: {text}" for text in _wrong(proof, program, running, host, want, outputs)]
+        if proof.failed:
+            return
+        for one, two in program.states:
+            ours[one.tensor] = _made(want)[two.tensor]
+        proof.calls += 1
+        if hard_ones:
+            continue
+        reference = list(plain.sample({**given, **theirs}))
+        _against(proof, program, want, reference)
+        for one, two in program.states:
+            theirs[one.tensor] = _made(reference)[two.tensor]
+
+
+def hard(program: Program, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Return calls that are hard for borders: values far outside, halves between two integers, zeros."""
+    names = {array.tensor for array in program.inputs if array.dtype == "float32"}
+    largest = {name: float(np.abs(feeds[0][name]).max(initial=0.0)) or 1.0 for name in names}
+
+    fine = {name: 2.0 ** np.floor(np.log2(size / 512)) for name, size in largest.items()}
+
+    def changed(change: Callable[[np.ndarray, float], np.ndarray]) -> dict[str, np.ndarray]:
+        return {**feeds[0], **{name: change(feeds[0][name], fine[name]).astype(np.float32) for name in names}}
+
+    return [
+        changed(lambda a, unit: a * 16),
+        changed(lambda a, unit: np.floor(a / unit) * unit),
+        changed(lambda a, unit: np.zeros_like(a)),
+    ]
+
+
+def _made(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
+    return {name: array for run in runs for name, array in run.outputs.items()}
+
+
+def _wrong(
+    proof: Proof, program: Program, running: Running, plain: PartsRunner | None, want: Sequence[PartRun],
+    outputs: Mapping[str, np.ndarray],
+) -> list[str]:  # fmt: skip
+    """Return what is wrong with one call."""
+    failed = []
+    shown = {(part, output, port): raw for part, output, port, raw in running.seen}
+    vectors = vectors_of(program, want)
+    for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
+        for output, side in ((0, vector.inputs), (1, vector.outputs)):
+            for port, array in enumerate(side):
+                raw = shown.get((number, output, port))
+                if raw is None:
+                    failed.append(f"{part.name} did not run")
+                elif not _alike(raw, array):
+                    word = "output" if output else "input"
+                    failed.append(f"{part.name}, {word} {port}: {_first(raw, array)}")
+        if failed:
+            return failed[:1]
+        if not isinstance(part, ChipPart) and plain is not None:
+            failed += _host(proof, part.name, part.targets, plain, vector)
+    for end in program.outputs:
+        wanted, have = _made(want)[end.tensor], outputs[end.tensor].tobytes()
+        if not _alike(have, wanted):
+            failed.append(f"output '{end.tensor}': {_first(have, wanted)}")
+    return failed
+
+
+def _alike(raw: bytes, array: np.ndarray) -> bool:
+    """Whether bytes are the array; any no-number is as good as another."""
+    if raw == np.ascontiguousarray(array).tobytes():
+        return True
+    have = np.frombuffer(raw, array.dtype)
+    return (
+        array.dtype.kind == "f" and len(have) == array.size and np.array_equal(have, array.reshape(-1), equal_nan=True)
+    )
+
+
+def _first(raw: bytes, array: np.ndarray) -> str:
+    have, flat = np.frombuffer(raw, array.dtype), array.reshape(-1)
+    if have.size != flat.size:
+        return f"{have.size} elements, expected {flat.size}"
+    off = np.flatnonzero(have != flat)
+    return f"{len(off)} of {flat.size} differ, first element {off[0]} is {have[off[0]]}, expected {flat[off[0]]}"
+
+
+def _host(proof: Proof, name: str, targets: Sequence[Array], plain: PartsRunner, vector: Vector) -> list[str]:
+    """Compare a host part, on the program's own inputs, with onnxruntime."""
+    failed = []
+    for array, want, have in zip(targets, plain.on_host(name, vector.inputs), vector.outputs, strict=True):
+        if want.dtype != np.float32:
+            if not np.array_equal(want, have):
+                failed.append(f"{name}: output '{array.tensor}' differs from onnxruntime's")
+            continue
+        span = float(np.abs(want[np.isfinite(want)]).max(initial=0.0)) or 1.0
+        with np.errstate(invalid="ignore"):
+            gap = float(np.nan_to_num(np.abs(want - have)).max(initial=0.0)) / span
+        proof.host = max(proof.host, gap)
+        if gap > HOST_TOLERANCE:
+            failed.append(
+                f"{name}: output '{array.tensor}' is {gap:.2g} of its range from onnxruntime's, more than 1e-05"
+            )
+    return failed
+
+
+def _against(proof: Proof, program: Program, want: Sequence[PartRun], reference: Sequence[PartRun]) -> None:
+    """Count integers that differ from a run with onnxruntime as the host, and see whether the first was near a tie."""
+    first = True
+    for part, one, two in zip(program.parts, want, reference, strict=True):
+        if not isinstance(part, ChipPart):
+            continue
+        a, b = ({n: x for n, x, _ in run.tensors if x.dtype.kind == "i"} for run in (one, two))
+        for index, port in enumerate(part.inputs):
+            if first and port.tensor in a and not np.array_equal(a[port.tensor], b[port.tensor]):
+                first = False
+                if part.quantized[index]:
+                    proof.tie = max(proof.tie, _tie(one, two, part, index))
+        for name, array in a.items():
+            gap = np.abs(array.astype(np.int64) - b[name])
+            proof.integers += array.size
+            proof.differing += int(np.count_nonzero(gap))
+            proof.largest = max(proof.largest, int(gap.max(initial=0)))
+
+
+def _tie(one: PartRun, two: PartRun, part: ChipPart, index: int) -> float:
+    """Return how far from a tie, in counts, the values of an input are that became other integers."""
+    port, name = part.inputs[index], part.sources[index].tensor
+    reals = [np.asarray(run.inputs[name], np.float64) * 2.0 ** (port.shift or 0) for run in (one, two)]
+    counts = [np.floor(real + 0.5) for real in reals]
+    off = counts[0] != counts[1]
+    near = [np.abs(real - np.floor(real) - 0.5) for real in reals]
+    return float(np.minimum(*near)[off].max(initial=0.0))

@@ -1,0 +1,96 @@
+"""Compiling a program on a PC, against the stand-in executor or the vendor's library."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from ...errors import ConfigError
+from .packages import arguments_crc, header, packed
+from .program import Program
+from .source import _CODES, Memory
+from .vectors import Vector
+
+__all__ = ["HOST_FLAGS", "OWN_FLAGS", "compiled", "compiler", "containers", "stand_in"]
+
+#: How the program's own C is compiled, without a warning, and the generated C of the host's parts.
+OWN_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-ffp-contract=off")
+HOST_FLAGS = ("-std=c99", "-Wall", "-ffp-contract=off")
+
+
+def compiler() -> list[str]:
+    """Return the compiler's call, $CC or cc; ConfigError where there is none."""
+    words = shlex.split(os.environ.get("CC", "cc"))
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigError(f"no C compiler '{' '.join(words) or 'cc'}' on the PATH; install one, or name it in CC")
+    return words
+
+
+def stand_in() -> Path:
+    """Return the folder of the stand-in executor."""
+    return Path(str(files(__package__).joinpath("standin")))
+
+
+def compiled(
+    sources: Sequence[tuple[Path, Sequence[str]]], made: Path, flags: Sequence[str] = (), libraries: Sequence[str] = ()
+) -> str:
+    """Compile `sources`, each with flags of its own, and link them into `made`; return what the compiler said.
+
+    Raises ConfigError with the first error where it fails.
+    """
+    cc, objects, said = compiler(), [], ""
+    for number, (source, own) in enumerate(sources):
+        made_object = made.parent / f"{made.name}.{number}.o"
+        said += _called([*cc, *own, *flags, "-c", "-o", str(made_object), str(source)])
+        objects.append(str(made_object))
+    shared = ["-shared"] if made.suffix == ".so" else []
+    said += _called([*cc, *flags, *shared, "-o", str(made), *objects, *libraries, "-lm"])
+    for item in objects:
+        Path(item).unlink()
+    return said
+
+
+def _called(words: Sequence[str]) -> str:
+    done = subprocess.run(list(words), capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+        raise ConfigError(f"the C compiler fails: {lines[0] if lines else shlex.join(words)}")
+    return done.stderr
+
+
+def containers(program: Program, crcs: Mapping[str, int], calls: Sequence[Sequence[Vector]] = ()) -> dict[str, bytes]:
+    """Return a package for the stand-in of each chip part, with its header, by part.
+
+    calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback.
+    """
+    memory, found = Memory(program), {}
+    for part in program.chip:
+        index = program.parts.index(part)
+        body = struct.pack(
+            "<8s12sIIIIIII", b"LNGRPLAY", program.platform.encode(), part.number, memory.shared_of[part.name],
+            memory.psram_of[part.name] - 4096, len(part.inputs), len(part.outputs), len(calls), 0,
+        )  # fmt: skip
+        body += b"".join(
+            struct.pack(
+                "<II7If", _CODES[port.dtype], len(port.shape), *_seven(port.shape),
+                -1.0 if port.shift is None else float(port.shift),
+            )
+            for port in (*part.inputs, *part.outputs)
+        )  # fmt: skip
+        for call in calls:
+            for array in (*call[index].inputs, *call[index].outputs):
+                raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
+                body += raw + bytes(-len(raw) % 8)
+        words = part.choice.words
+        found[part.name] = packed(header(program.platform, part.number, crcs[part.name], arguments_crc(words)), body)
+    return found
+
+
+def _seven(shape: Sequence[int]) -> list[int]:
+    return [*shape, *([0] * (7 - len(shape)))]

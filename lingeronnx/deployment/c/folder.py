@@ -1,0 +1,115 @@
+"""Writing a program's files into a deployed folder, and what a manifest tells of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...run.in_parts import PartRun
+from ...targets import Target
+from ..dumps import raw
+from .packages import arguments_crc, header, script
+from .program import ChipPart, Program
+from .source import Memory, filled, host_header, model_c, model_h, substitutions
+from .vectors import main_c, selftest_c, vectors_of
+
+__all__ = ["described", "package_files", "pack_script", "write_golden_calls", "write_program"]
+
+
+def package_files(program: Program, many: bool) -> list[str]:
+    """Return the files that `init` takes."""
+    if many and len(program.chip) > 1:
+        return [f"{program.stem}_{part.name}.pkg" for part in program.chip]
+    return [f"{program.stem}.pkg"]
+
+
+def pack_script(made: Path, program: Program, target: Target, many: bool) -> tuple[str, list[str]]:
+    """Return pack.sh and the packer's lines; the graphs of the chip's parts are in `made`."""
+    blobs, parts = package_files(program, many), []
+    alone = len(program.chip) == 1
+    for part in program.chip:
+        package = f"{program.stem}.pkg" if alone else f"{program.stem}_{part.name}.pkg"
+        command = target.vendor.command(part.choice.words, part.file, package)
+        head = header(program.platform, part.number, _crc(made, part), arguments_crc(part.choice.words))
+        parts.append((part.file, package, command, head))
+    one = None if many or alone else blobs[0]
+    return script(program.platform, one, parts), [command for _, _, command, _ in parts]
+
+
+def _crc(made: Path, part: ChipPart) -> int:
+    return zlib.crc32((made / part.file).read_bytes())
+
+
+def crcs_of(made: Path, program: Program) -> dict[str, int]:
+    """Return the CRC-32 of the chip parts' files."""
+    return {part.name: _crc(made, part) for part in program.chip}
+
+
+def write_program(made: Path, program: Program, runs: Sequence[PartRun], many: bool, constants: str) -> None:
+    """Write the program's C. runs : one call, for the self-test. constants : macros of a chip part's ports."""
+    packages = package_files(program, many)
+    stem = program.stem
+    texts = {
+        f"{stem}.h": model_h(program, len(packages), constants),
+        f"{stem}.c": model_c(program, crcs_of(made, program)),
+        f"{stem}_host.h": host_header(program),
+        f"{stem}_selftest.c": selftest_c(program, vectors_of(program, runs)),
+        "main.c": main_c(program),
+    }
+    for part in program.host:
+        texts[f"{stem}_{part.name}.c"] = part.source.text
+    sources = [name for name in texts if name.endswith(".c") and name != "main.c"]
+    values = substitutions(program) | {
+        "objects": " ".join(f"{name[:-2]}.o" for name in sources),
+        "sources": " ".join(sources),
+        "packages": " ".join(packages),
+    }
+    for name in ("Makefile", "CMakeLists.txt"):
+        texts[name] = filled(name, values)
+    for name, text in texts.items():
+        (made / name).write_text(text, encoding="utf-8")
+
+
+def write_golden_calls(
+    folder: Path, program: Program, calls: Sequence[Sequence[PartRun]], feeds: Sequence[Mapping[str, np.ndarray]]
+) -> None:
+    """Write what the whole program takes and gives, call by call, beside the chip's vectors."""
+    for number, (runs, given) in enumerate(zip(calls, feeds, strict=True)):
+        place = folder / str(number)
+        place.mkdir(parents=True, exist_ok=True)
+        made = {name: array for run in runs for name, array in run.outputs.items()}
+        for word, arrays, held in (("input", program.inputs, given), ("output", program.outputs, made)):
+            for index, array in enumerate(arrays):
+                (place / f"model_{word}{index}.bin").write_bytes(raw(np.asarray(held[array.tensor], array.dtype)))
+
+
+def described(program: Program) -> dict[str, Any]:
+    """Return what the manifest tells of a program; `Session(path, host=DIR)` reads the host parts of it."""
+    memory = Memory(program)
+    return {
+        "prefix": program.prefix,
+        "arena": program.arena,
+        "state_bytes": memory.states,
+        "shared_bytes": memory.shared,
+        "psram_bytes": memory.psram,
+        "operations": sum(part.operations for part in program.host),
+        "host_weights": sum(part.source.weights for part in program.host),
+        "parts": [
+            {
+                "name": part.name,
+                "chip": isinstance(part, ChipPart),
+                "file": part.file,
+                "inputs": [[a.tensor, a.dtype, list(a.shape)] for a in part.sources],
+                "outputs": [[a.tensor, a.dtype, list(a.shape)] for a in part.targets],
+                **({} if isinstance(part, ChipPart) else {
+                    "source": f"{program.stem}_{part.name}.c", "function": f"{program.prefix}_{part.name}",
+                    "scratch": part.source.scratch,
+                }),
+            }
+            for part in program.parts
+        ],
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""What the README of a deployed folder says of its program: parts, memory, building, and what to do when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .packages import EXECUTOR
+from .program import ChipPart, Program
+from .source import Memory
+
+__all__ = ["guide"]
+
+#: Bytes of a host part from which on it is named as large.
+LARGE = 100_000
+
+
+def guide(program: Program, sizes: Mapping[str, int]) -> list[str]:
+    """Return the lines. sizes : bytes by file."""
+    return [
+        "## The program",
+        "",
+        *_summary(program),
+        "",
+        "| part | runs on | constants, bytes | float operations per call | file |",
+        "|---|---|---:|---:|---|",
+        *_parts(program),
+        "",
+        *_memory(program, sizes),
+        "",
+        *_build(program, sizes),
+        "",
+        *_changes(program),
+        "",
+        *_what_now(program),
+        "",
+    ]
+
+
+def _summary(program: Program) -> Iterator[str]:
+    p, up = program.prefix, program.prefix.upper()
+    count = f"{len(program.chip)} chip part{'s' * (len(program.chip) > 1)}"
+    host = f", {len(program.host)} host part{'s' * (len(program.host) > 1)}" if program.host else ""
+    operations = sum(part.operations for part in program.host)
+    yield (
+        f"`{p}_run()` in `{program.stem}.c` computes a call: {count}{host}, {operations:,} float "
+        "operations on the host."
+    )
+    yield f"Packages: `{p}_init()` takes {up}_PACKAGES of them from memory, each beginning at a multiple of 64 bytes."
+    yield f"It follows the interface of executor {EXECUTOR}; it was never run on a board."
+    for part in program.host:
+        if part.source.weights >= LARGE:
+            yield (
+                f"Note: {part.name} has {part.source.weights:,} bytes of weights: on a small core it is the bottleneck."
+            )
+
+
+def _parts(program: Program) -> Iterator[str]:
+    for part in program.parts:
+        if isinstance(part, ChipPart):
+            held = sum(
+                v.const_value.nbytes for v in part.graph.graph.initializers.values() if v.const_value is not None
+            )
+            yield f"| {part.name} | {program.platform} | {held} | 0 | {part.file} |"
+        else:
+            yield f"| {part.name} | host | {part.source.weights} | {part.operations} | {program.stem}_{part.name}.c |"
+
+
+def _memory(program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
+    memory, up = Memory(program), program.prefix.upper()
+    weights = sum(part.source.weights for part in program.host)
+    vector = sizes.get(f"{program.stem}_selftest.c", 0)
+    yield "| memory | bytes | |"
+    yield "|---|---:|---|"
+    yield f"| shared memory | {memory.shared} | `{up}_SHARED_BYTES`; parts take it in turn |"
+    yield f"| psram | {memory.psram} | `{up}_PSRAM_BYTES`; the executor's own objects are a guess, from a PC |"
+    yield f"| RAM | {program.arena} | `{up}_ARENA_BYTES`: between the parts, host parts included |"
+    yield f"| RAM for states | {memory.states} | `{up}_STATE_BYTES` |"
+    yield f"| flash for host weights | {weights} | beside the packages and the code |"
+    yield ""
+    yield (
+        f"`{program.stem}_selftest.c` ({vector} bytes of text) takes flash where "
+        f"`{program.prefix}_self_test()` is called. "
+        f"Sections: define `{up}_SHARED_SECTION` and `{up}_PSRAM_SECTION` for the linker. No heap is used."
+    )
+
+
+def _build(program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
+    own = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
+    own += [f"`{program.stem}_{part.name}.c`" for part in program.host]
+    yield (
+        f"For a board, compile {', '.join(own)} as C99 with the executor's `thinker/thinker.h` on the "
+        "include path, with"
+    )
+    yield "`-ffp-contract=off` and without `-ffast-math`. Then call"
+    yield (
+        f"`{program.prefix}_init`, `{program.prefix}_self_test`, `{program.prefix}_run`. Where something "
+        "else has called"
+    )
+    yield f"`tInitialize`, define `{program.prefix.upper()}_EXECUTOR_READY`."
+    yield "On a PC, `make THINKER=DIR check` runs the known-answer test, `main.c`, with the vendor's library for a PC."
+
+
+def _changes(program: Program) -> Iterator[str]:
+    yield "| when only weights change | |"
+    yield "|---|---|"
+    yield f"| new | the packages, `{program.stem}_selftest.c`, `golden/`, `pack.sh`, `manifest.json` |"
+    yield f"| new | `{program.stem}.c`: the CRC-32 of the graphs that it accepts; scales, where they moved |"
+    yield f"| as they were | `{program.stem}.h` where no scale moved, `main.c`, `Makefile`, `CMakeLists.txt` |"
+    if program.host:
+        yield "| new where its own weights changed | the host parts' C |"
+
+
+def _what_now(program: Program) -> Iterator[str]:
+    p, up = program.prefix, program.prefix.upper()
+    yield "### The known-answer test fails: what now"
+    yield ""
+    yield (
+        f"1. `{p}_init` returns a code: `{program.stem}.h` says what each means. `{up}_WRONG_MODEL`: run "
+        "`pack.sh` again, and"
+    )
+    yield (
+        f"   flash package and program of one folder. `{up}_NO_MEMORY`: give more in `{up}_PSRAM_BYTES`. "
+        f"`{up}_EXECUTOR`: see"
+    )
+    yield f"   `{p}_executor_status()`; 10002 is another chip, 4003 too little memory."
+    yield f"2. `{p}_self_test` returns N: part N is the first that computes something else on its own inputs. Parts:"
+    yield f"   {', '.join(f'{k} {part.name}' for k, part in enumerate(program.parts, 1))}."
+    yield "3. Of a chip part, let `lingeronnx verify` find the layer: `main.c --dump DIR` (built with"
+    yield (
+        f"   `-D{up}_WATCH`) writes what the last call read and wrote; `lingeronnx verify "
+        f"{program.stem}.onnx --device-dump DIR`."
+    )
+    yield "4. Of a host part: is it compiled with `-ffast-math`, or with a C library whose exp or tanh is coarse?"
+    yield (
+        "5. Every part is right, the whole is not: memory that two things use, a stack too small, or "
+        "packages that moved"
+    )
+    yield f"   after `{p}_init`. Versions are in `manifest.json`; the executor's must be {EXECUTOR}."
+    if program.host:
+        yield (
+            f"6. Outputs are compared within {program.tolerance:g} of their range: host floats differ in "
+            "their last bits from"
+        )
+        yield "   one C library to the next, and a value near a tie is then rounded the other way."

@@ -1,0 +1,272 @@
+"""What a deployed program does in one call, as values: what it takes and gives, its steps, and where bytes lie.
+
+    quantize -> forward -> take (dequantize or copy) -> host part -> quantize -> ...        states are kept at the end
+
+Floats go between parts, and integers where the parts have them so. Must not know C beyond names of types.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from ...errors import ConstraintError
+from ...formats import DEQUANT, QUANT, integer_format
+from ...graph import ir, operators
+from ...ops.macs import macs
+from ...run.in_parts import PartRun
+from ...run.parts import Parts
+from ...targets import ArgumentChoice, Target
+from ..ports import Port, ports_of
+from ..simulated import SampleRun
+from .host import HostSource, fixed, host_source
+from .memory import Use, planned, rounded
+
+__all__ = ["Array", "ChipPart", "HostPart", "Program", "c_type", "program_of", "words"]
+
+_TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
+
+
+def c_type(dtype: str) -> str:
+    """Return the C type of a NumPy type's name."""
+    return _TYPES.get(dtype, f"{dtype}_t")
+
+
+def words(name: str) -> str:
+    """Return what of a tensor's name can stand in a C name."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "x"
+
+
+@dataclass(frozen=True)
+class Array:
+    """A tensor between parts, or at the program's ends, of one call. key : unique among buffers."""
+
+    key: str
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes."""
+        return self.count * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ChipPart:
+    """A part that is packed.
+
+    number : of the package, from 0. file : the graph's. inputs, outputs : ports of the package. sources, targets : the
+    tensors of the whole graph that they are made of, or become. quantized, dequantized : by port, whether a Quant or a
+    Dequant stands there. exact_half : by input, whether the half is added without rounding (scales below 1).
+    """
+
+    name: str
+    number: int
+    file: str
+    graph: ir.Graph
+    choice: ArgumentChoice
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    sources: tuple[Array, ...]
+    targets: tuple[Array, ...]
+    quantized: tuple[bool, ...]
+    dequantized: tuple[bool, ...]
+
+    @property
+    def own_shared(self) -> bool:
+        """Whether its constants lie in shared memory."""
+        return "params:share-mem" in " ".join(self.choice.words)
+
+
+@dataclass(frozen=True)
+class HostPart:
+    """A part of float operators. operations : float operations of a call, about."""
+
+    name: str
+    file: str
+    model: onnx.ModelProto
+    source: HostSource
+    sources: tuple[Array, ...]
+    targets: tuple[Array, ...]
+    operations: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """All of it.
+
+    inputs, outputs : without states. states : (input, output) tensors, the output becomes the next call's input.
+    places : {buffer: offset in the arena}. tolerance : of outputs against golden vectors, as a fraction of their range.
+    """
+
+    prefix: str
+    stem: str
+    platform: str
+    parts: tuple[ChipPart | HostPart, ...]
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    states: tuple[tuple[Array, Array], ...]
+    places: Mapping[str, int]
+    arena: int
+    tolerance: float
+
+    @property
+    def chip(self) -> tuple[ChipPart, ...]:
+        """Its chip parts."""
+        return tuple(part for part in self.parts if isinstance(part, ChipPart))
+
+    @property
+    def host(self) -> tuple[HostPart, ...]:
+        """Its host parts."""
+        return tuple(part for part in self.parts if isinstance(part, HostPart))
+
+
+def program_of(
+    parts: Parts,
+    target: Target,
+    runs: Sequence[PartRun],
+    state: Mapping[str, str],
+    prefix: str,
+    stem: str,
+    choices: Mapping[str, ArgumentChoice],
+    files: Mapping[str, str],
+) -> Program:
+    """Return the program of `parts`, with the sizes of one run of them.
+
+    state : {output: input} of the whole graph. choices, files : the packer's arguments of chip parts, the ONNX
+    files of all. Raises ConstraintError
+    for a graph whose outputs are inputs, and as `host_source` and `ports_of` do.
+    """
+    arrays: dict[str, Array] = {}
+    for run in runs:
+        for name, array in (*run.inputs.items(), *run.outputs.items()):
+            arrays.setdefault(name, Array(name, name, tuple(array.shape), str(array.dtype)))
+    made: list[ChipPart | HostPart] = []
+    for run in runs:
+        sources = tuple(arrays[name] for name in run.part.inputs)
+        targets = tuple(arrays[name] for name in run.part.outputs)
+        number = sum(isinstance(part, ChipPart) for part in made)
+        if run.part.chip:
+            made.append(_chip(run, number, files[run.part.name], choices[run.part.name], sources, targets))
+        else:
+            made.append(_host(run, f"{prefix}_{run.part.name}", files[run.part.name], sources, targets))
+    written = {array.tensor for part in made for array in part.targets}
+    ends = [str(v.name) for v in parts.whole.graph.outputs]
+    if lost := [name for name in ends if name not in written]:
+        raise ConstraintError(f"output '{lost[0]}' is an input or a constant of the graph: take it out of the model")
+    fed = set(state.values())
+    entries = [str(v.name) for v in parts.whole.graph.inputs if v.const_value is None and str(v.name) in arrays]
+    inputs = tuple(arrays[name] for name in entries if name not in fed)
+    outputs = tuple(arrays[name] for name in ends if name not in state)
+    states = tuple((arrays[two], arrays[one]) for one, two in state.items() if two in arrays)
+    places, arena = _placed(made, {a.tensor for a in (*inputs, *outputs)} | {one.tensor for one, _ in states}, state)
+    return Program(
+        prefix, stem, target.name, tuple(made), inputs, outputs, states, places, arena, _tolerance(made, bool(states))
+    )
+
+
+def _chip(
+    run: PartRun,
+    number: int,
+    file: str,
+    choice: ArgumentChoice,
+    sources: tuple[Array, ...],
+    targets: tuple[Array, ...],
+) -> ChipPart:
+    whole = {name: a for name, a, _ in run.tensors if a.dtype.kind == "i"}
+    floats = {name: a for name, a, _ in run.tensors if a.dtype.kind == "f"} | {
+        name: np.asarray(a) for name, a in run.inputs.items() if name not in whole
+    }
+    scales = {name: held.scale for name, _, held in run.tensors if held is not None}
+    graph = run.part.graph
+    ports = ports_of(graph, graph, SampleRun(whole, floats, scales), {})
+    for value in graph.graph.inputs:
+        quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
+        if len({float(ir.attr(node, "scale_x")) for node in quants}) > 1:
+            raise ConstraintError(f"input '{value.name}' of {run.part.name} is quantized with several scales")
+    quantized = tuple(any(use.node.op_type == QUANT.name for use in v.uses()) for v in graph.graph.inputs)
+    dequantized = tuple(_behind_dequant(value) for value in graph.graph.outputs)
+    return ChipPart(
+        run.part.name,
+        number,
+        file,
+        graph,
+        choice,
+        ports.inputs,
+        ports.outputs,
+        sources,
+        targets,
+        quantized,
+        dequantized,
+    )
+
+
+def _behind_dequant(value: ir.Value) -> bool:
+    node = ir.producer(value)
+    return node is not None and integer_format(node) is DEQUANT
+
+
+def _host(run: PartRun, name: str, file: str, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> HostPart:
+    model = ir.to_proto(run.part.graph)
+    source = host_source(model, name, list(run.inputs.values()), list(run.outputs.values()))
+    operations = _operations(fixed(model, list(run.inputs.values()), list(run.outputs.values())))
+    return HostPart(run.part.name, file, model, source, sources, targets, operations)
+
+
+def _operations(model: onnx.ModelProto) -> int:
+    """Return about how many float operations a call takes: two a multiply-accumulate, else one an output element."""
+    total = 0
+    for node in ir.from_proto(model).graph:
+        shapes = [ir.shape(v) for v in node.outputs]
+        counts = [math.prod(int(d or 1) for d in shape) for shape in shapes if shape is not None]
+        total += 2 * macs(node) or (0 if node.op_type in operators.MOVES | {"Constant"} else sum(counts))
+    return total
+
+
+def integers(part: ChipPart, index: int) -> str:
+    """Return the buffer of the integers that input `index` of a chip part takes."""
+    return f"{part.name}.{index}"
+
+
+def _placed(
+    parts: Iterable[ChipPart | HostPart], elsewhere: set[str], state: Mapping[str, str]
+) -> tuple[dict[str, int], int]:
+    """Plan the arena: tensors between parts, the integers a chip part takes, a host part's scratch."""
+    parts = list(parts)
+    uses: dict[str, Use] = {}
+    for step, part in enumerate(parts):
+        for array in part.targets:
+            if array.tensor not in elsewhere:
+                last = len(parts) if array.tensor in state else step
+                uses[array.key] = Use(array.bytes, step, last)
+        for array in part.sources:
+            if array.key in uses:
+                uses[array.key] = Use(array.bytes, uses[array.key].first, max(step, uses[array.key].last))
+        if isinstance(part, ChipPart):
+            for index, port in enumerate(part.inputs):
+                if part.quantized[index]:
+                    uses[integers(part, index)] = Use(port.bytes, step, step)
+        elif part.source.scratch:
+            uses[f"{part.name}.scratch"] = Use(part.source.scratch, step, step)
+    offsets, size = planned(uses)
+    return offsets, rounded(size)
+
+
+def _tolerance(parts: Sequence[ChipPart | HostPart], stream: bool) -> float:
+    """Return 0 where only integers are computed, else what another exp may change of an output."""
+    kinds = [isinstance(part, ChipPart) for part in parts]
+    if all(kinds):
+        return 0.0
+    before = any(not kind and True in kinds[index:] for index, kind in enumerate(kinds))
+    return 0.05 if before or stream else 1e-5

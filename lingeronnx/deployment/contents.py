@@ -1,0 +1,210 @@
+"""What goes into a deployed folder, part by part: graphs, program, packer's script, golden vectors, README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from ..errors import ConfigError, ConstraintError
+from ..graph import ir, onnxfile
+from ..run.in_parts import PartRun, PartsRunner
+from ..run.parts import Part, Parts, parts_of
+from ..targets import ArgumentChoice, Target
+from .c.attempt import Proof, attempt
+from .c.folder import described, pack_script, write_golden_calls, write_program
+from .c.program import Program, program_of
+from .golden import write_golden
+from .header import constants, header, identifier
+from .ports import Ports, ports_of
+from .readme import readme
+from .simulated import Graph, SampleRun
+
+__all__ = ["Board", "Cut", "cut_of", "ports_dict"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The parts of a graph by the names of the chip's files, and the packer's arguments of the chip parts, by name."""
+
+    parts: Parts
+    choices: Mapping[str, ArgumentChoice]
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one chip part."""
+        return len(self.parts.chip) == 1
+
+    def file(self, stem: str, part: Part) -> str:
+        """Return the name of a part's ONNX file."""
+        if not self.alone:
+            return f"{stem}_{part.name}.onnx"
+        if part.chip:
+            return f"{stem}_chip.onnx"
+        order = self.parts.parts
+        return f"{stem}_host_{'head' if order.index(part) < order.index(self.parts.chip[0]) else 'tail'}.onnx"
+
+
+def cut_of(graph: Graph) -> Cut:
+    """Cut a graph in parts; ConstraintError where no chip can run one of them."""
+    target = graph.target
+    if not target.packs:
+        raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
+    parts = parts_of(target.named(graph.session.model), target)
+    if not parts.chip:
+        raise ConstraintError("the model has nothing for the chip: every node is left in float")
+    choices = {part.name: target.verdict(part.graph) for part in parts.chip}
+    for name, choice in choices.items():
+        if not choice.verdict.chip_ready:
+            finding = next(f for f in choice.verdict.findings if f.level != "plan")
+            where = "" if len(choices) == 1 else f"{name}: "
+            raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
+    return Cut(parts, choices)
+
+
+@dataclass(frozen=True)
+class Board:
+    """All that is written. program : None where the C cannot be made, and without says why."""
+
+    target: Target
+    cut: Cut
+    stem: str
+    found: Mapping[int, SampleRun]
+    calls: Sequence[Sequence[PartRun]]
+    pairs: Mapping[str, str]
+    ports: Ports
+    program: Program | None
+    without: str
+    many: bool
+
+    @classmethod
+    def of(
+        cls, graph: Graph, cut: Cut, stem: str, found: Mapping[int, SampleRun], pairs: Mapping[str, str], many: bool
+    ) -> Board:
+        """Return the folder's contents for the runs `found`; pairs : {output: input} of states."""
+        runner = PartsRunner(cut.parts, "executor", graph.target)
+        calls = [list(runner.sample(run.feeds)) for run in found.values()]
+        ports = ports_of(cut.parts.whole, cut.parts.chip[0].graph, found[0], pairs)
+        program, without = None, ""
+        files = {part.name: cut.file(stem, part) for part in cut.parts.parts}
+        try:
+            program = program_of(cut.parts, graph.target, calls[0], pairs, identifier(stem), stem, cut.choices, files)
+        except (ConfigError, ConstraintError) as error:
+            without = f"no C program is written: {error}"
+        return cls(graph.target, cut, stem, found, calls, pairs, ports, program, without, many)
+
+    def notes(self) -> list[str]:
+        """Return what the user should know."""
+        found = []
+        for name, choice in self.cut.choices.items():
+            if choice.verdict.warned:
+                where = "" if self.cut.alone else f"{name} is "
+                found += [f"{where}written past the plan: {f}" for f in choice.verdict.findings if f.level == "plan"]
+        return [*found, *([self.without] if self.without else [])]
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def write_files(self, made: Path) -> list[str]:
+        """Write graphs, program, script and golden vectors; return the packer's lines."""
+        ir.save(self.cut.parts.whole, made / f"{self.stem}.onnx")
+        for part in self.cut.parts.parts:
+            path = made / self.cut.file(self.stem, part)
+            if part.chip:
+                ir.save(part.graph, path)
+            else:
+                onnxfile.write(ir.to_proto(part.graph), path, ir.SIZE_LIMIT)
+        commands = self._script(made)
+        if self.program is None:
+            _write(made / f"{self.stem}.h", header(self.stem, self.target.name, self.ports))
+        else:
+            lines = constants(self.stem, self.ports) if self.cut.alone else []
+            write_program(made, self.program, self.calls[0], self.many, "\n".join(lines))
+        self._write_golden(made / "golden")
+        return commands
+
+    def _script(self, made: Path) -> list[str]:
+        """Write pack.sh; return the packer's lines."""
+        if self.program is not None:
+            text, commands = pack_script(made, self.program, self.target, self.many)
+        else:
+            names = {part.name: self.cut.file(self.stem, part) for part in self.cut.parts.chip}
+            commands = [
+                self.target.vendor.command(
+                    self.cut.choices[part].words, file, file.replace("_chip", "").replace(".onnx", ".pkg")
+                )
+                for part, file in names.items()
+            ]
+            what = (
+                f"# Packs {', '.join(names.values())} for {self.target.name}; needs tpacker, the vendor's, on the PATH."
+            )
+            text = "\n".join(["#!/bin/sh", what, "set -eu", 'cd "$(dirname "$0")"', *commands, ""])
+        _write(made / "pack.sh", text).chmod(0o755)
+        return commands
+
+    def _write_golden(self, folder: Path) -> None:
+        for index, part in enumerate(self.cut.parts.chip):
+            ports = self.ports if index == 0 else ports_of(self.cut.parts.whole, part.graph, self.found[0], {})
+            made = {str(v.name) for node in part.graph.graph for v in node.outputs}
+            place = "" if self.cut.alone else part.name
+            write_golden(folder, self.found, ports, made - {p.tensor for p in ports.inputs}, place)
+        if self.program is not None:
+            write_golden_calls(folder, self.program, self.calls, [run.feeds for run in self.found.values()])
+
+    def proved(self, made: Path, data: object, state: Mapping[str, str] | None) -> Proof:
+        """Compile the program in `made` and prove it; ConfigError where the proof fails."""
+        assert self.program is not None
+        proof = attempt(self.program, self.cut.parts, made, self.calls, [run.feeds for run in self.found.values()])
+        if proof.failed:
+            raise ConfigError(f"--try: {proof.failed[0]}")
+        return proof
+
+    def write_texts(
+        self,
+        made: Path,
+        commands: Sequence[str],
+        notes: Sequence[str],
+        manifest: Callable[[Path, Mapping[str, object]], None],
+    ) -> None:
+        """Write README and manifest, behind all else."""
+        costs = [choice.verdict.cost for choice in self.cut.choices.values()]
+        weights = sum(
+            value.const_value.nbytes
+            for part in self.cut.parts.chip
+            for value in part.graph.graph.initializers.values()
+            if value.const_value is not None
+        )
+        sizes = {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
+        text = readme(
+            self.stem, self.target.name, "; ".join(commands), self.ports, sizes, weights, costs[0], notes, self.program
+        )
+        _write(made / "README.md", text)
+        files = [self.cut.file(self.stem, part) for part in self.cut.parts.parts]
+        body = {"stem": self.stem, "platform": self.target.name, "packer": "; ".join(commands),
+                **ports_dict(self.ports), "notes": list(notes), "samples": len(self.found),
+                "parts": {file: _ends(made / file) for file in files}}  # fmt: skip
+        if self.program is not None:
+            body["program"] = described(self.program)
+        manifest(made, body)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _ends(path: Path) -> dict[str, list[str]]:
+    """Return what a model reads and writes."""
+    graph = onnx.load(path, load_external_data=False).graph
+    return {"inputs": [v.name for v in graph.input], "outputs": [v.name for v in graph.output]}
+
+
+def ports_dict(ports: Ports) -> dict[str, object]:
+    """Return ports as JSON-ready values."""
+    sides = {"inputs": ports.inputs, "outputs": ports.outputs}
+    return {
+        **{key: [{**vars(p), "shape": list(p.shape), "bytes": p.bytes} for p in side] for key, side in sides.items()},
+        "states": [vars(state) for state in ports.states],
+        "states_on_host": dict(ports.on_host),
+    }

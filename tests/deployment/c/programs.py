@@ -1,0 +1,66 @@
+"""Deployed folders with a program, made once: what stands between parts is what several tests look at."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lingeronnx import api
+from lingeronnx.deployment.c.program import Program
+from lingeronnx.deployment.contents import Board, cut_of
+from lingeronnx.deployment.header import identifier
+from lingeronnx.deployment.simulated import read_graph, runs
+from lingeronnx.run.parts import Parts
+from tests import nets
+from tests.ops.test_recurrent_forms import WIDTH, T
+
+STATE = {"h_out": "h", "c_out": "c"}
+
+
+@dataclass
+class Made:
+    """A folder, and what it was made of."""
+
+    folder: Path
+    program: Program
+    parts: Parts
+    calls: list
+    feeds: list
+    graph: object
+
+
+def gap():
+    """Two chip parts, a host part between them and one behind, an input that both chip parts read."""
+    net = nets.Net(3, 8, 8, seed=11)
+    a = net.node("Relu", net.conv("x", (6, 3, 3, 3), pads=[1] * 4))
+    e = net.node("Softmax", net.node("Mul", a, net.const(np.float32(0.7))), axis=1)
+    b = net.node("Concat", net.conv(e, (4, 6, 3, 3), pads=[1] * 4), net.conv("x", (4, 3, 3, 3), pads=[1] * 4), axis=1)
+    flat = net.node("Flatten", net.node("Relu", b))
+    return net.graph(net.node("Softmax", net.linear(flat, (512, 5)), axis=1, out="y"))
+
+
+def plain():
+    """One chip part and nothing else."""
+    net = nets.Net(3, 8, 8, seed=3)
+    return net.graph(net.conv(net.node("Relu", net.conv("x", (4, 3, 3, 3))), (4, 4, 3, 3), out="y"))
+
+
+def stream_calls(count=5):
+    rng = np.random.default_rng(0)
+    return [{"x": rng.standard_normal((1, T, WIDTH)).astype(np.float32)} for _ in range(count)]
+
+
+def made(folder, model, data, stem, state=None, samples=3, many=False, **settings):
+    """Quantize, deploy, and return what a proof needs."""
+    found = api.quantize(model, data, effort="fast", state=state, **settings)
+    how = {"stem": stem, "samples": samples, "state": state, "packages": "many" if many else "one"}
+    done = api.deploy(found, folder, data, **how)
+    graph = read_graph(found.graph)
+    cut = cut_of(graph)
+    named = {k: run.named(graph.device) for k, run in runs(graph, data, 0, samples, state).items()}
+    pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
+    board = Board.of(graph, cut, stem, named, pairs, many)
+    assert board.program is not None, board.without
+    assert identifier(stem) == board.program.prefix
+    feeds = [run.feeds for run in named.values()]
+    return Made(done.folder, board.program, cut.parts, board.calls, feeds, found.graph)

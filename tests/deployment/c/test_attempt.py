@@ -1,0 +1,258 @@
+"""The program, compiled and run: proved where it is right, caught where a fault is planted."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from lingeronnx.deployment.c import build, host
+from lingeronnx.deployment.c.attempt import attempt, library, replayed
+from lingeronnx.deployment.c.attempt import sources as c_files
+from lingeronnx.deployment.c.folder import crcs_of
+from lingeronnx.deployment.c.vectors import vectors_of
+from lingeronnx.errors import ConfigError
+from lingeronnx.run.session import Session
+from tests import nets
+from tests.ops.test_recurrent_forms import streaming
+
+from . import programs
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
+    pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    data = nets.samples(programs.gap(), 24)
+    return programs.made(tmp_path_factory.mktemp("several") / "board", programs.gap(), data, "gap", samples=4)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stream") / "board"
+    calls, state = programs.stream_calls(6), programs.STATE
+    return programs.made(folder, streaming("LSTM"), calls, "spotter", state, 6, platform="arcs")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    data = nets.samples(programs.plain(), 24)
+    return programs.made(tmp_path_factory.mktemp("alone") / "board", programs.plain(), data, "alone")
+
+
+def proof(made, folder=None):
+    return attempt(made.program, made.parts, folder or made.folder, made.calls, made.feeds)
+
+
+@pytest.mark.parametrize("which", ("several", "stream", "alone"))
+def test_proved(which, request):
+    """Chip parts, borders, host parts, states and the known-answer test, without a warning on our own C."""
+    made = request.getfixturevalue(which)
+    found = proof(made)
+    assert not found.failed
+    assert found.calls == len(made.feeds) + 3  # and hard ones
+    assert found.warnings == 0
+    assert found.integers > 0
+    assert found.host <= 1e-5
+
+
+def test_parts(several, stream, alone):
+    assert [p.name for p in several.program.parts] == ["chip1", "host1", "chip2", "host2"]
+    assert len(stream.program.states) == 2
+    assert [p.name for p in alone.program.parts] == ["chip1"]
+
+
+def faulty(made, tmp_path, change):
+    """Return what --try says of a copy of the folder with a fault in its C."""
+    folder = tmp_path / "faulty"
+    shutil.copytree(made.folder, folder)
+    path = folder / f"{made.program.stem}.c"
+    text = path.read_text()
+    wrong = change(text)
+    assert wrong != text
+    path.write_text(wrong)
+    return proof(made, folder).failed
+
+
+def swap_inputs(text):
+    first = re.search(r"spotter_host1\((.*?)\);", text)[0]
+    words = first[len("spotter_host1(") : -2].split(", ")
+    same = [i for i, word in enumerate(words) if word.startswith("state")]
+    words[same[0]], words[same[1]] = words[same[1]], words[same[0]]
+    return text.replace(first, f"spotter_host1({', '.join(words)});", 1)
+
+
+def parts_in_wrong_order(text):
+    one, two = text.index("    /* chip1 */"), text.index("    /* host1 */")
+    three = text.index("    /* chip2 */")
+    return text[:one] + text[two:three] + text[one:two] + text[three:]
+
+
+FAULTS = {
+    "an exponent off by one": ("several", lambda t: re.sub(r"(quantize_int8\(.*?, 0x1p)\+(\d)f", _less, t, count=1)),
+    "a scale back off by one": (
+        "several",
+        lambda t: re.sub(r"(dequantize_int8\(.*?, 0x1p)-(\d)f", r"\1-1\2f", t, count=1),
+    ),
+    "a missing clamp": ("several", lambda t: t.replace("if (whole >= 127.0f) y[i] = 127;", "if (0) y[i] = 0;")),
+    "parts in wrong order": ("several", parts_in_wrong_order),
+    "rounded to nearest even": ("several", lambda t: t.replace("floorf(scaled + 0.5f)", "rintf(scaled)")),
+    "a state not fed back": ("stream", lambda t: re.sub(r"    memcpy\(state1,.*\n", "", t)),
+    "states swapped": ("stream", swap_inputs),
+    "an output not written": ("alone", lambda t: re.sub(r"    dequantize_int8\(\(const.*\n", "", t)),
+}
+
+
+def _less(match):
+    return f"{match[1]}+{int(match[2]) - 1}f"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults(fault, request, tmp_path):
+    """Each is found: besides the samples, a proof runs inputs that are large, and halves between integers."""
+    which, change = FAULTS[fault]
+    made = request.getfixturevalue(which)
+    assert faulty(made, tmp_path, change)
+
+
+def test_session_with_the_programs_own_host(several):
+    """`Session(path, host=DIR)` computes what the program computes; another folder's program is refused."""
+    own, plain = Session(several.graph, host=several.folder), Session(several.graph)
+    x = np.concatenate([feed["x"] for feed in several.feeds])
+    have, want = own.run(None, {"x": x}), plain.run(None, {"x": x})
+    for one, two in zip(have, want, strict=True):
+        np.testing.assert_allclose(one, two, atol=0.1)
+    with pytest.raises(ConfigError, match="no manifest.json"):
+        Session(several.graph, host=several.folder / "golden")
+    with pytest.raises(ConfigError, match="integer graphs"):
+        Session(programs.plain(), host=several.folder)
+
+
+# ---- without Python --------------------------------------------------------------------------------------------------
+
+SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@pytest.mark.parametrize("which", ("several", "stream", "alone"))
+def test_sanitizers(which, request, tmp_path):
+    """AddressSanitizer and UBSan see nothing in the known-answer test."""
+    made = request.getfixturevalue(which)
+    vectors = [vectors_of(made.program, call) for call in made.calls]
+    said = replayed(made.program, made.folder, tmp_path, vectors, SANITIZE)
+    assert re.match(rf"PASS: {len(made.program.parts)} parts by themselves, {len(vectors)} calls", said), said
+
+
+PROGRAM = """
+#include "gap.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static float x[GAP_IN_X_SIZE], y[GAP_OUT_Y_SIZE + 1];
+int main(int argc, char **argv)
+{
+    unsigned char *at = aligned_alloc(64, 1 << 22);
+    gap_package one;
+    FILE *file = fopen(argv[1], "rb");
+    long cut = atol(argv[2]), move = atol(argv[3]), flip = atol(argv[4]);
+    int rc;
+    one.size = fread(at + move, 1, (1 << 22) - 64, file);
+    fclose(file);
+    if (cut) one.size -= (size_t)cut;
+    if (flip >= 0) at[move + flip] ^= 1;
+    one.data = at + move;
+    y[GAP_OUT_Y_SIZE] = 77.0f;
+    rc = gap_run(x, y);
+    printf("%d", rc);
+    rc = gap_init(argc > 5 ? NULL : &one);
+    printf(" %d", rc);
+    rc = gap_run(x, y);
+    printf(" %d %d %d\\n", rc, gap_executor_status(), y[GAP_OUT_Y_SIZE] == 77.0f);
+    gap_deinit();
+    gap_deinit();
+    free(at);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def injected(several, tmp_path_factory):
+    """Return a program that is given bad packages, with the sanitizers, and a good package."""
+    place = tmp_path_factory.mktemp("injected")
+    (place / "inject.c").write_text(PROGRAM)
+    own = c_files(several.program, several.folder)
+    stand = build.stand_in()
+    extra = [
+        (place / "inject.c", ("-std=c11", f"-I{several.folder}")),
+        (stand / "standin.c", ("-std=c99", f"-I{stand}")),
+    ]
+    build.compiled([*own, *extra], place / "inject", SANITIZE)
+    zero = [{"x": np.zeros_like(several.feeds[0]["x"])}]
+    from lingeronnx.run.in_parts import PartsRunner
+
+    runner = PartsRunner(several.parts, "executor")
+    calls = [vectors_of(several.program, list(runner.sample(feed))) for feed in zero]
+    packages = list(build.containers(several.program, crcs_of(several.folder, several.program), calls).values())
+    (place / "good.pkg").write_bytes(b"".join(packages))
+    (place / "twice.pkg").write_bytes(packages[0] + packages[0])
+    (place / "half.pkg").write_bytes(packages[0])
+    return place
+
+
+INJECTED = {
+    "good": ("good", 0, 0, -1, "", "-1 0 0 0 1"),
+    "truncated": ("good", 200, 0, -1, "", "-1 -2 -1 0 1"),
+    "one part is missing": ("half", 0, 0, -1, "", "-1 -2 -1"),
+    "one part twice": ("twice", 0, 0, -1, "", "-1 -5 -1"),
+    "misaligned": ("good", 0, 4, -1, "", "-1 -6 -1"),
+    "no package of ours": ("good", 0, 0, 0, "", "-1 -2 -1"),
+    "another chip": ("good", 0, 0, 8, "", "-1 -4 -1"),
+    "another executor": ("good", 0, 0, 20, "", "-1 -5 -1"),
+    "another graph": ("good", 0, 0, 36, "", "-1 -5 -1"),
+    "other arguments": ("good", 0, 0, 40, "", "-1 -5 -1"),
+    "a bit flipped": ("good", 0, 0, 100, "", "-1 -3 -1"),
+    "failing tForward": ("good", 0, 0, -1, "tForward", "-1 0 -8 -1"),
+    "failing tModelInit": ("good", 0, 0, -1, "tModelInit", "-1 -8 -1 -1"),
+    "failing tSetInput": ("good", 0, 0, -1, "tSetInput", "-1 0 -8 -1"),
+    "failing tGetOutput": ("good", 0, 0, -1, "tGetOutput", "-1 0 -8 -1"),
+    "failing tCreateExecutor": ("good", 0, 0, -1, "tCreateExecutor", "-1 -8 -1 -1"),
+}
+
+
+@pytest.mark.parametrize("what", INJECTED)
+def test_fault_injection(what, injected):
+    """A return code each, and nothing behind the output's end is written."""
+    package, cut, move, flip, call, want = INJECTED[what]
+    words = [str(injected / "inject"), str(injected / f"{package}.pkg"), str(cut), str(move), str(flip)]
+    env = {**os.environ, "STANDIN_FAIL": call, "ASAN_OPTIONS": "detect_leaks=1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().startswith(want)
+    assert done.stdout.strip().endswith("1")
+
+
+def test_symbols(several, alone, tmp_path):
+    """Every global begins with the prefix, so that two models link into one program; no heap, no I/O."""
+    if shutil.which("nm") is None:
+        pytest.skip("no nm here")
+    for made in (several, alone):
+        library_file = tmp_path / f"{made.program.stem}.so"
+        sources = [(path, (*flags, "-fPIC")) for path, flags in c_files(made.program, made.folder)]
+        build.compiled(sources, library_file, ("-Wl,--unresolved-symbols=ignore-all",))
+        said = subprocess.run(["nm", "-D", str(library_file)], capture_output=True, text=True, check=True)
+        lines = [line.split() for line in said.stdout.splitlines()]
+        ours = [name for *_, kind, name in lines if kind in "TDBR"]
+        assert ours
+        assert all(name.startswith(f"{made.program.prefix}_") for name in ours)
+        needed = {name.partition("@")[0] for *_, kind, name in lines if kind == "U"}
+        assert not needed & {"malloc", "free", "calloc", "printf", "fopen", "alloca"}
+
+
+def test_library_has_no_warning(several, tmp_path):
+    """Our own C compiles without one under the strictest flags that are promised."""
+    assert "warning" not in library(several.program, several.folder, tmp_path / "p.so", ("-O2", "-Wshadow"))

@@ -1,0 +1,68 @@
+"""Host parts as C: what becomes of the generator's text."""
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+from lingeronnx.deployment.c import host
+from lingeronnx.errors import ConfigError, ConstraintError
+from lingeronnx.graph import ir
+from tests import nets
+
+needs_generator = pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed")
+
+
+def chain(op="Softmax"):
+    net = nets.Net(8, 4, seed=1)
+    a = net.node("Mul", "x", net.const(np.float32(2)))
+    return net.graph(net.node("Sqrt", net.node("Exp", net.node(op, a)), out="y"))
+
+
+@needs_generator
+def test_arrays_lie_in_given_memory():
+    """No array is left on the stack of the model's function, nothing is global but the function, no heap."""
+    x = np.zeros((1, 8, 4), np.float32)
+    found = host.host_source(ir.to_proto(chain()), "m_host1", [x], [x])
+    assert found.declaration == "void m_host1(const float *x, float *y, void *scratch__)"
+    body = found.text.partition("static void m_host1_nodes(")[2]
+    assert not re.search(r"^ +\w+ \w+(\[\d+\])+;", body, re.M)
+    assert found.scratch == 2 * x.nbytes  # three arrays between four nodes; the first's bytes serve the third
+    assert not re.search(r"^(?!static|EMX_NODE_FN|void m_host1\(|#|/|\s|\}|typedef)[\w ]+\(", found.text, re.M)
+    assert "#define EMX_NODE_FN static inline" in found.text
+    assert "malloc" not in found.text
+
+
+@needs_generator
+def test_what_is_not_taken():
+    """An operator that the generator has not is named in one line."""
+    model = ir.to_proto(chain())
+    model.graph.node[0].op_type = "Unheard"
+    x = np.zeros((1, 8, 4), np.float32)
+    with pytest.raises(ConstraintError, match="Unheard"):
+        host.host_source(model, "m_host1", [x], [x])
+
+
+@needs_generator
+def test_unknown_lines_are_refused():
+    """What the generator's function holds beside arrays and calls is not passed on."""
+    text = "_Bool m_nodes_load(const char *path) {\n    (void)path;\n}\n\n"
+    text += "void m_nodes(const float x[1][2], float y[1][2]) {\n"
+    with pytest.raises(ConstraintError, match="a line that is not known here: y"):
+        host._rewritten(text + "    y[0][0] = 1;\n}\n", "m", 0)
+    with pytest.raises(ConstraintError, match="malloc"):
+        host._rewritten("/* malloc */" + text + "}\n", "m", 0)
+    with pytest.raises(ConstraintError, match="form"):
+        host._rewritten("void other(void);", "m", 0)
+
+
+def test_without_the_generator(monkeypatch):
+    def missing(_):
+        raise host.PackageNotFoundError
+
+    monkeypatch.setattr(host, "version", missing)
+    with pytest.raises(ConfigError, match=re.escape("pip install 'lingeronnx[c]'")):
+        host.host_source(onnx.ModelProto(), "m", [], [])
+    monkeypatch.setattr(host, "version", lambda _: "1.3.0")
+    assert "not 1.3.0" in str(host.available())

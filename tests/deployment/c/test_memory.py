@@ -1,0 +1,33 @@
+"""Buffers in one arena."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx.deployment.c.memory import ALIGNMENT, Use, planned, rounded
+
+USES = st.dictionaries(
+    st.integers(0, 30).map(str),
+    st.tuples(st.integers(1, 200), st.integers(0, 9), st.integers(0, 9)).map(
+        lambda t: Use(t[0], min(t[1:]), max(t[1:]))
+    ),
+)
+
+
+@given(USES)
+def test_no_two_in_use_overlap(uses):
+    """Each is aligned and inside; two that live at the same time have no byte in common."""
+    offsets, size = planned(uses)
+    assert offsets.keys() == uses.keys()
+    for a, one in uses.items():
+        assert offsets[a] % ALIGNMENT == 0
+        assert offsets[a] + one.size <= size
+        for b, two in uses.items():
+            if a != b and one.first <= two.last and two.first <= one.last:
+                assert offsets[a] + one.size <= offsets[b] or offsets[b] + two.size <= offsets[a]
+
+
+def test_bytes_are_used_again():
+    uses = {"a": Use(100, 0, 1), "b": Use(60, 1, 2), "c": Use(100, 2, 3)}
+    offsets, size = planned(uses)
+    assert offsets["a"] == offsets["c"] == 0
+    assert size == rounded(100) + rounded(60)
