@@ -245,9 +245,8 @@ def _schema(kind: str, version: int) -> tuple[dict[str, int], int]:
         found = onnx.defs.get_schema(kind, version, "")
     except onnx.defs.SchemaError:
         return {}, 0
-    return {name: int(getattr(spec.type, "value", spec.type)) for name, spec in found.attributes.items()}, int(
-        found.min_input
-    )
+    types = {name: spec.type.value for name, spec in found.attributes.items()}  # type: ignore[attr-defined]
+    return types, int(found.min_input)
 
 
 def _check_tensor(tensor: TensorProto) -> None:
