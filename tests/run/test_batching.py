@@ -3,11 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from lingeronnx.run.runners.fallbacks import FloatFallback
 from onnx import helper
 
 from lingeronnx.graph import ir, operators
 from lingeronnx.run.runners.batching import Batching, apart, batching, filled, flat, placed
+from lingeronnx.run.runners.float_fallbacks import FloatFallback
 from simulator.kernel import Spec
 
 COUNT = 17
