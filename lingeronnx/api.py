@@ -130,6 +130,7 @@ def check(
     return check_float(graph, row, notes)
 
 
+@np.errstate(all="ignore")  # as in `quantize`
 def structure(
     model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
     *,

@@ -18,7 +18,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -31,8 +31,8 @@ except ImportError:  # Windows: no lock says whose a temporary is, so none is re
     fcntl = None
 
 __all__ = [
-    "checked_target", "chip_file", "folder", "making", "no_regular_file", "replacing", "replacing_folder", "scratch",
-    "write_text",
+    "checked_target", "chip_file", "folder", "making", "no_regular_file", "replacing", "renewing_folder",
+    "replacing_folder", "scratch", "take_over", "write_text",
 ]  # fmt: skip
 
 _TEMPORARY = re.compile(r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL)
@@ -127,6 +127,48 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             _exchange(made, place)  # the old one goes where the block ends
         else:
             made.replace(place)
+
+
+@contextlib.contextmanager
+def renewing_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iterator[Path]:
+    """As `replacing_folder`, but what else the old folder holds comes along, but for files and folders called `gone`.
+
+    Raises ConfigError where `path` is no folder and where its parent cannot be written.
+    """
+    place = Path(path)
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"cannot make the folder {path}: it is a file, give a folder")
+    with contextlib.ExitStack() as held:
+        try:
+            made = held.enter_context(replacing_folder(place))
+        except OSError as error:
+            raise ConfigError(f"cannot make the folder {path}: {error.strerror} ({place.parent})") from error
+        yield made
+        try:
+            take_over(place, made, gone)
+            held.close()
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def take_over(old: Path, new: Path, gone: Collection[str]) -> None:
+    """Let the folder `new` hold what `old` holds too, but for what is there already and what is called `gone`."""
+    for other in sorted(old.iterdir()) if old.exists() else ():
+        name = new / other.name
+        if other.name in gone or name.exists():
+            continue
+        if other.is_dir() and not other.is_symlink():
+            shutil.copytree(other, name, symlinks=True, copy_function=_same)
+        else:
+            _same(other, name)
+
+
+def _same(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Let `target` be the file `source`, too, or a copy where the file system has no second names."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .errors import ConfigError
 from .flow import (
     QuantizedModel,
@@ -35,6 +37,7 @@ from .targets import Target
 __all__ = ["quantize"]
 
 
+@np.errstate(all="ignore")  # what is not finite is told in words, where it decides something
 def quantize(
     model: str | os.PathLike[str] | ir.Graph,
     calib: object = None,

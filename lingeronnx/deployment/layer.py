@@ -7,7 +7,7 @@ more. It is a value: `with_attribute` and its like return another one. `compute`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -35,9 +35,20 @@ class LayerNodes:
     output: str
     like: onnx.ModelProto
     platform: str
+    _runners: dict[object, IntRunner] = field(default_factory=dict, repr=False, compare=False)  # by kinds of inputs
 
     def compute(self) -> np.ndarray | None:
         """Return the integers of `output`; None where the changed layer cannot be computed."""
+        key = tuple((name, array.dtype, array.shape) for name, array in self.inputs.items())
+        try:
+            if key not in self._runners:
+                self._runners[key] = IntRunner(ir.from_proto(self._model()), "executor")
+            found = {name: array for name, array, _ in self._runners[key].run(self.inputs, {self.output})}
+        except (LingerOnnxError, ValueError, IndexError):  # a change that makes no sense here explains nothing
+            return None
+        return found[self.output].copy() if self.output in found else None
+
+    def _model(self) -> onnx.ModelProto:
         graph = onnx.GraphProto(name="layer", node=self.nodes)
         for name, array in self.inputs.items():
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -48,12 +59,7 @@ class LayerNodes:
         model = onnx.ModelProto(ir_version=max(self.like.ir_version, 8), graph=graph)
         model.opset_import.extend(self.like.opset_import)
         model.metadata_props.add(key="lingeronnx.platform", value=self.platform)
-        try:
-            runner = IntRunner(ir.from_proto(model), "executor")
-            found = {name: array for name, array, _ in runner.run(self.inputs, {self.output})}
-        except (LingerOnnxError, ValueError, IndexError):  # a change that makes no sense here explains nothing
-            return None
-        return found.get(self.output)
+        return model
 
     def attributes(self, index: int) -> dict[str, object]:
         """Return the attributes of node `index`."""
@@ -70,7 +76,7 @@ class LayerNodes:
 
     def with_node(self, index: int, node: onnx.NodeProto) -> LayerNodes:
         """Return the layer with another node at `index`."""
-        return replace(self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]))
+        return replace(self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]), _runners={})
 
     def with_inputs(self, index: int, names: Sequence[str]) -> LayerNodes:
         """Return the layer with other inputs of node `index`."""
@@ -86,7 +92,7 @@ class LayerNodes:
 
     def with_constant(self, name: str, array: np.ndarray) -> LayerNodes:
         """Return the layer with another constant."""
-        return replace(self, constants={**self.constants, name: array})
+        return replace(self, constants={**self.constants, name: array}, _runners={})
 
     def without(self, index: int) -> LayerNodes | None:
         """Return the layer without node `index`, what it read in place of what it wrote; None where nothing is left."""
@@ -100,11 +106,11 @@ class LayerNodes:
         nodes, kinds = list(found.nodes), list(found.operators)
         del nodes[index], kinds[index]
         output = gone.input[0] if self.output == gone.output[0] else self.output
-        return replace(found, nodes=tuple(nodes), operators=tuple(kinds), output=output)
+        return replace(found, nodes=tuple(nodes), operators=tuple(kinds), output=output, _runners={})
 
     def on(self, platform: str) -> LayerNodes:
         """Return the layer as another chip computes it."""
-        found = replace(self, platform=platform)
+        found = replace(self, platform=platform, _runners={})
         for index in range(len(self.nodes)):
             if "platform" in self.attributes(index):
                 found = found.with_attribute(index, "platform", platform)

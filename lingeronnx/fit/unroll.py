@@ -140,7 +140,8 @@ class _UnrolledLayer:
 
     def of_step(self, whole: ir.Value, parts: _Weight, inner: np.ndarray, t: int, what: str) -> ir.Value:
         """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
-        added = inner @ self.first["h"]
+        with np.errstate(all="ignore"):  # what is not finite is told where scales are chosen
+            added = inner @ self.first["h"]
         if self.last or "h" in self.start or not np.any(added):
             return self.crop(whole, 1, t, t + 1, what)
         bias = ir.constant(parts[1])

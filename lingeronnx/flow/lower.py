@@ -6,11 +6,10 @@ one holds is returned by `lower`, and read off a file by `borders`; a name says 
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ..emit import Lowered, Lowering
-from ..errors import ConfigError
+from ..errors import ConfigError, ModelError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..graph.attributes import integer, number, scales
@@ -74,8 +73,11 @@ def plan_of(graph: ir.Graph) -> Plan:
                 tensors[ir.read_name(node, index)] = Affine(scale, integer(attrs, "parameter_bits"), along)
         if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
             tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
-    stored_transforms = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
-    transforms = {name: Transform(tuple(_factors(entry))) for name, entry in stored_transforms.items()}
+    stored_transforms = ir.noted(graph, "lingeronnx.transforms")
+    try:
+        transforms = {name: Transform(tuple(_factors(entry))) for name, entry in stored_transforms.items()}
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise ModelError("the metadata 'lingeronnx.transforms' are not as they were written; quantize again") from error
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}
     powers = all(q.power_of_two for q in tensors.values())
     return Plan(

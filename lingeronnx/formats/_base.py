@@ -222,7 +222,8 @@ class Format:
         """Return the attributes of dialect v1 of a `node` of dialect v3, both under today's names."""
         kept = dict(attrs)
         kept.pop("zero_point", None)
-        return {key: value for key, value in kept.items() if value != 8 or not (key in self.unsaid or key[:2] == "x_")}
+        plain = {key for key in kept if key in self.unsaid or key[:2] == "x_"}
+        return {k: v for k, v in kept.items() if k not in plain or not isinstance(v, int | float) or v != 8}
 
     def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why dialect v1 has no such node as this `node` of dialect v3, or None."""

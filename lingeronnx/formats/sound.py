@@ -17,7 +17,7 @@ from ..graph import ir
 from . import integer_format, is_quantized_domain
 from ._base import RENAMED, Attr, Format
 
-__all__ = ["check_nodes"]
+__all__ = ["check_nodes", "needed_inputs"]
 
 _LARGEST = 2**31 - 1  # what a packer, an executor and the simulator count with
 
@@ -73,10 +73,18 @@ def _real(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
+def needed_inputs(form: Format) -> int:
+    """Return how many inputs a node of an operator has at least."""
+    return sum(not text.endswith(("?", "*")) for text in _told(form)) or 1
+
+
+def _told(form: Format) -> list[str]:
+    return ["x:any", "rest:any*"] if form.signature is None else form.signature.inputs.split()
+
+
 def _check_arity(form: Format, node: ir.Node) -> None:
     """The inputs that the operator cannot do without are there, and no more than it knows."""
-    told = ["x:any", "rest:any*"] if form.signature is None else form.signature.inputs.split()
-    needed = sum(not text.endswith(("?", "*")) for text in told) or 1
+    told, needed = _told(form), needed_inputs(form)
     open_ended = any(text.endswith("*") for text in told)
     count = len(node.inputs)
     if count < needed or any(value is None for value in node.inputs[:needed]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, ModelError, nearest
 from . import ir, operators
 
 __all__ = ["KEY", "batch_axes", "note_batch_axes", "open_axis", "tell_batch_axes"]
@@ -30,11 +30,12 @@ _SAME = {
 
 def batch_axes(model: ir.Graph) -> dict[str, int | None]:
     """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0; None: it has none."""
-    stored = model.metadata_props.get(KEY)
-    if stored is not None:
-        return {str(name): None if axis is None else int(axis) for name, axis in json.loads(stored).items()}
     inputs = [value for value in model.graph.inputs if value.const_value is None]
-    axes: dict[str, int | None] = {**_of_recurrent(model)}
+    ranks = {str(value.name): None if value.shape is None else len(value.shape) for value in inputs}
+    if KEY in model.metadata_props:
+        return _written(model, ranks)
+    traced = _of_recurrent(model).items()
+    axes: dict[str, int | None] = {name: axis for name, axis in traced if _fits(axis, ranks.get(name))}
     symbols = {_size(value, axes.get(str(value.name)) or 0) for value in inputs if value.shape}
     symbols = {size for size in symbols if isinstance(size, str)}
     ones = any(_size(value, 0) == 1 for value in inputs if value.shape)
@@ -45,6 +46,21 @@ def batch_axes(model: ir.Graph) -> dict[str, int | None]:
         elif (ones if name in axes else symbols or ones) and _fixed(_size(value, axes.get(name) or 0)):
             axes[name] = _other_axis(value, symbols)
     return {name: axis for name, axis in axes.items() if axis != 0}
+
+
+def _written(model: ir.Graph, ranks: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return what the metadata say; ModelError where that is no axis of an input."""
+    found: dict[str, int | None] = {}
+    for name, axis in ir.noted(model, KEY).items():
+        if axis is not None and not (isinstance(axis, int) and _fits(axis, ranks.get(name))):
+            raise ModelError(f"the metadata '{KEY}' give '{name}' the axis {axis!r:.40}, which it has not")
+        found[name] = axis
+    return found
+
+
+def _fits(axis: int, rank: int | None) -> bool:
+    """Whether an input has this axis, as far as its rank is known."""
+    return axis >= 0 and (not rank or axis < rank)
 
 
 def _size(value: ir.Value, axis: int) -> int | str | None:
@@ -127,17 +143,21 @@ def _traced(value: ir.Value | None, axis: int) -> tuple[str, int] | None:
         moved = _before(node, axis)
         if moved is None:
             return None
-        axis, value = moved, node.inputs[0]
+        axis, value = moved, node.inputs[0] if node.inputs else None
     return None if value is None or value.const_value is not None else (str(value.name), axis)
+
+
+def _second(node: ir.Node) -> ir.Value | None:
+    return node.inputs[1] if len(node.inputs) > 1 else None
 
 
 def _before(node: ir.Node, axis: int) -> int | None:
     """Return which axis of the first input of `node` becomes axis `axis` of its output."""
     if node.op_type == "Transpose":
         perm = ir.attr(node, "perm")
-        return None if perm is None else int(perm[axis])
+        return int(perm[axis]) if isinstance(perm, list) and axis < len(perm) else None
     if node.op_type == "Gather":
-        index, along = ir.const(node.inputs[1]), int(ir.attr(node, "axis", 0))
+        index, along = ir.const(_second(node)), int(ir.attr(node, "axis", 0))
         if index is None or along < 0 or along <= axis < along + index.ndim:
             return None
         return axis if axis < along else axis - index.ndim + 1
@@ -151,6 +171,6 @@ def _before(node: ir.Node, axis: int) -> int | None:
         for place in places:
             axis += place <= axis
         return axis
-    if node.op_type in (*operators.STRAIGHT, "MatMul") and ir.const(node.inputs[1]) is None:
+    if node.op_type in (*operators.STRAIGHT, "MatMul") and ir.const(_second(node)) is None:
         return None
     return axis

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +26,8 @@ from ._lazy import lazily
 with lazily("sympy", "onnx_ir._symbolic_shapes"):  # for sums of unknown sizes alone, and half of the time to import
     import onnx_ir as oir
     from onnx_ir.passes import common
+
+logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its remarks on files are no user's business
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 DOMAIN = "lingeronnx"
@@ -140,7 +144,11 @@ def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is 
     """Return a tensor as one that holds an array, where numpy has its type; any other as it is."""
     if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _PLAIN:
         return tensor
-    return oir.Tensor(tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string)
+    try:
+        array = tensor.numpy()
+    except (AssertionError, ValueError, TypeError) as error:
+        raise ModelError(f"constant '{tensor.name}' keeps its values in the field of another type") from error
+    return oir.Tensor(array, name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _with_array(attribute: Attr) -> Attr:
@@ -323,7 +331,10 @@ def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - t
         return default
     value = attribute.value
     if attribute.type == oir.AttributeType.TENSOR:
-        return value.numpy()
+        try:
+            return value.numpy()
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"{node.op_type} {node.name}: the tensor in its attribute '{name}' is damaged") from error
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
@@ -335,6 +346,17 @@ def opset(model: Graph) -> int:
 def kind(node: Node) -> str:
     """Return what `node` computes: its operator, of a function of ours without what tells bodies of a kind apart."""
     return node.op_type.partition("_")[0] if node.domain == DOMAIN else str(node.op_type)
+
+
+def noted(model: Graph, key: str) -> dict[str, Any]:
+    """Return the metadata `key` of `model`, a JSON object; an empty one where it has none. ModelError for others."""
+    try:
+        found = json.loads(model.metadata_props.get(key, "{}"))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ModelError(f"the metadata '{key}' are no JSON object; the file is damaged, export it again")
+    return found
 
 
 def axes(node: Node, index: int = 1) -> list[int] | None:
@@ -738,6 +760,7 @@ def inner_names(model: Graph) -> set[str]:
 
 def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as there
     """Set attribute `name` of `node` to a Python value."""
+    value = oir.Tensor(value) if isinstance(value, np.ndarray) else value
     node.attributes[name] = oir.convenience.convert_attribute(name, value)
 
 

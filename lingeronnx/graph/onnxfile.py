@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,10 @@ def to_external(proto: ModelProto, store: Path, location: str) -> None:
 # ---- structure -----------------------------------------------------------------------------------------------------
 
 
+#: Kinds of attributes that are messages -> the field that holds one.
+_MESSAGES = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
+
+
 def check(proto: ModelProto) -> None:
     """Raise ModelError where `proto` is no sound graph; what operators mean is not looked at."""
     check_texts(proto)
@@ -174,6 +179,7 @@ def check(proto: ModelProto) -> None:
     for tensor in tensors(proto):
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
+    _check_standard(proto)
     check_extent(proto)
     names = [value.name for value in proto.graph.output]
     if double := _double(names):
@@ -212,6 +218,35 @@ def _check_opsets(proto: ModelProto) -> None:
             f"{_place(node)}: the model imports no opset for {place}{nearest(domain, versions)}; "
             "the file is damaged, export it again"
         )
+
+
+def _check_standard(proto: ModelProto) -> None:
+    """Attributes of standard operators are of the types that ONNX gives them, and what must have an input has one."""
+    version = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), None)
+    for node in with_inner(proto.graph.node) if version is not None else ():
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        types, least = _schema(node.op_type, version)
+        for attribute in node.attribute:
+            if types.get(attribute.name, attribute.type) != attribute.type:
+                wanted = onnx.AttributeProto.AttributeType.Name(types[attribute.name])
+                raise ModelError(
+                    f"{_place(node)}: its attribute '{attribute.name}' is of another type than {wanted}; "
+                    "the file is damaged"
+                )
+        if least and not node.input:
+            raise ModelError(f"{_place(node)}: it has no input; the file is damaged")
+
+
+@cache
+def _schema(kind: str, version: int) -> tuple[dict[str, int], int]:
+    """Return the types of the attributes of a standard operator, and how many inputs it needs."""
+    try:
+        found = onnx.defs.get_schema(kind, version, "")
+    except onnx.defs.SchemaError:
+        return {}, 0
+    types = {name: spec.type.value for name, spec in found.attributes.items()}  # type: ignore[attr-defined]
+    return types, int(found.min_input)
 
 
 def _check_tensor(tensor: TensorProto) -> None:
@@ -263,6 +298,8 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
     if "" in inputs:
         raise ModelError("a graph input has no name")
     stored = {tensor.name for tensor in graph.initializer}
+    if "" in stored:
+        raise ModelError("an initializer has no name; the file is damaged")
     if double := _double(inputs) or _double([tensor.name for tensor in graph.initializer]):
         raise ModelError(f"tensor '{double}' is defined twice; names must be unique, export the model again")
     producers: dict[str, NodeProto] = {}
@@ -280,6 +317,12 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.UNDEFINED:
                 raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' has no type; the file is damaged")
+            if (
+                (field := _MESSAGES.get(attribute.type))
+                and not attribute.ref_attr_name
+                and not attribute.HasField(field)
+            ):
+                raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' is empty; the file is damaged")
             for inner in _subgraphs(attribute):
                 _check_graph(inner, known)
     for value in graph.output:

@@ -10,7 +10,6 @@ Scales are kept as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or wha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -92,7 +91,8 @@ class _Reader:
         if any(node.op_type in (_Q, _DQ) for f in model.functions.values() for node in ir.all_nodes(f)):
             ir.inline(model)
         ir.lift_constants(model)
-        self.exact = json.loads(model.metadata_props.pop(SCALES, "{}"))
+        self.exact = ir.noted(model, SCALES)
+        model.metadata_props.pop(SCALES, None)
         expand(model)
         for node in list(model.graph):
             if node.op_type in (_Q, _DQ) and (len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs):
@@ -140,6 +140,8 @@ class _Reader:
             raise ModelError(f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read")
         if np.size(step) == 0:
             raise ModelError(f"{node.op_type} {node.name}: its scale is empty; it is a positive number")
+        if zero is not None and np.size(zero) == 0:
+            raise ModelError(f"{node.op_type} {node.name}: its zero point is empty; it is an integer")
         if not (np.isfinite(step).all() and (step > 0).all()):
             raise ModelError(f"{node.op_type} {node.name}: its scale is {np.ravel(step)[0]:g}; it is a positive number")
         if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
@@ -147,7 +149,7 @@ class _Reader:
                 f"{node.op_type} {node.name}: it has a scale for each block; quantize with one for each channel"
             )
         name, scale = str(node.inputs[1].name), scale_of(step)  # type: ignore[union-attr]
-        told = np.asarray(self.exact.get(name, scale), np.float32)
+        told = _numbers(self.exact.get(name, scale))
         if told.shape == scale.shape and np.allclose(told, scale, rtol=1e-6, atol=0):
             scale = told
         return held_in_file(scale, zero, kind.bitwidth, kind.name.startswith("I"), int(ir.attr(node, "axis", 1))), step
@@ -326,6 +328,14 @@ class _Reader:
             if value in self.held:
                 self.notes.append(f"output '{value.name}' was in integers; it is real now")
                 self._join(value, self.held[value][0])
+
+
+def _numbers(told: object) -> np.ndarray:
+    """Return scales that the metadata hold as an array, an empty one where they are none."""
+    try:
+        return np.asarray(told, np.float32)
+    except (ValueError, TypeError, OverflowError):
+        return np.zeros(0, np.float32)
 
 
 def held_in_file(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, signed: bool, axis: int) -> Affine:

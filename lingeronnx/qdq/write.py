@@ -41,7 +41,8 @@ _IR_VERSIONS = {13: 7, 17: 8, 21: 10}
 
 def scale_of(step: np.ndarray) -> np.ndarray:
     """Return the scale, counts per unit in float32, that a y_scale says."""
-    return np.asarray(1.0 / np.asarray(step, np.float64), np.float32)
+    with np.errstate(all="ignore"):  # a step that is no positive number is refused where it is read
+        return np.asarray(1.0 / np.asarray(step, np.float64), np.float32)
 
 
 @dataclass(frozen=True)

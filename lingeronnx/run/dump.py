@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import ConfigError
-from ..files import replacing, replacing_folder
+from ..files import replacing, replacing_folder, take_over
 from ..plan import Affine
 
 __all__ = ["INDEX", "Folder", "Summary", "described", "held_of", "write_npz"]
@@ -120,17 +119,7 @@ class Folder:
         """Write the index, and take over what else than a dump the old folder holds."""
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
         (self._made / INDEX).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        if not self.path.exists():
-            return
-        old = _listed(self.path)
-        for other in sorted(self.path.iterdir()):
-            new = self._made / other.name
-            if other.name in old or new.exists():
-                continue
-            if other.is_dir() and not other.is_symlink():
-                shutil.copytree(other, new, symlinks=True, copy_function=_same)
-            else:
-                _same(other, new)
+        take_over(self.path, self._made, _listed(self.path) if self.path.exists() else ())
 
 
 def _listed(folder: Path) -> set[str]:
@@ -140,14 +129,6 @@ def _listed(folder: Path) -> set[str]:
         return {INDEX, *(str(entry["file"]) for entry in entries)}
     except (OSError, ValueError, TypeError, KeyError):
         return set()
-
-
-def _same(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Let `target` be the file `source`, too, or a copy where the file system has no second names."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..errors import ModelError
 from ..graph import ir
 
 __all__ = ["KEY", "moments", "note_inputs", "noted_inputs"]
@@ -41,5 +42,10 @@ def note_inputs(model: ir.Graph, feeds: Mapping[str, np.ndarray]) -> None:
 
 def noted_inputs(model: ir.Graph) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return {input: (means, standard deviations)} as noted; nothing for a graph that says nothing."""
-    held = json.loads(model.metadata_props.get(KEY, "{}"))
-    return {name: (np.array(entry["mean"]), np.array(entry["std"])) for name, entry in held.items()}
+    try:
+        return {
+            name: (np.asarray(entry["mean"], np.float64), np.asarray(entry["std"], np.float64))
+            for name, entry in ir.noted(model, KEY).items()
+        }
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelError(f"the metadata '{KEY}' are not as they were written; quantize the model again") from error

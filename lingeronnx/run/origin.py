@@ -25,8 +25,8 @@ def note_made(model: ir.Graph, source: str) -> None:
 
 def made_of(model: ir.Graph) -> str:
     """Return the digest of the float model that `model` was made from; empty where it was changed since, or is mute."""
-    said = json.loads(model.metadata_props.get(KEY, "{}"))
-    return str(said["from"]) if said and said["graph"] == whole(model) else ""
+    said = ir.noted(model, KEY)
+    return str(said.get("from", "")) if said and said.get("graph") == whole(model) else ""
 
 
 def made_from(model: ir.Graph | None, source: ir.Graph | None) -> bool:

@@ -173,6 +173,7 @@ def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> N
         proto = ir.to_proto(model)
     else:
         proto = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+    onnxfile.check_texts(proto)
     copy = as_thinker(proto)
     known = [form.name for form in formats_known()]
     for node in copy.graph.node:
@@ -180,7 +181,7 @@ def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> N
             raise ModelError(f"{node.op_type} {node.name}: unknown operator{nearest(node.op_type, known)}")
     try:
         onnx.checker.check_model(copy, full_check=True)
-    except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
+    except (onnx.checker.ValidationError, shape_inference.InferenceError, ValueError) as error:
         raise ModelError(_what(error)) from error
 
 
@@ -233,7 +234,12 @@ def _modernise(node: onnx.NodeProto, form: Format | None) -> None:
     lists = {a.name for a in form.attributes if a.kind == "ints"} if form is not None else set()
     channels = form is not None and form.channel_axis is not None
     for attribute in list(node.attribute):
-        if channels and attribute.name == "scale_w" and attribute.type == onnx.AttributeProto.FLOATS:
+        if (
+            channels
+            and attribute.name == "scale_w"
+            and attribute.type == onnx.AttributeProto.FLOATS
+            and attribute.floats
+        ):
             node.attribute.append(helper.make_attribute("scales_w", list(attribute.floats)))
             attribute.CopyFrom(helper.make_attribute("scale_w", attribute.floats[0]))
         attribute.name = RENAMED.get(attribute.name, attribute.name)

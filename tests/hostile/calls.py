@@ -184,9 +184,10 @@ def _structure(*_):
 def _reference(*_):
     try:
         lo.reference_ops()
-        lo.check_model(onnx.load("m.onnx", load_external_data=False))
-    except (OSError, onnx.checker.ValidationError):
-        return
+        model = onnx.load("m.onnx", load_external_data=False)
+    except Exception:
+        return  # no model that could be given
+    lo.check_model(model)
 
 
 def _read_plan(*_):

@@ -7,7 +7,7 @@ TypeError or ValueError, and is no file then.
 import copy
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, checker, helper, numpy_helper
 
 from tests.hostile.values import FLOATS, INTS, TEXTS, pick
 
@@ -84,6 +84,9 @@ _NUMBERS = (
 )
 
 
+_NO_FILE = (ValueError, TypeError, IndexError, OverflowError, KeyError, OSError, RuntimeError, checker.ValidationError)
+
+
 def changed(model, rng, count):
     """Return a copy of `model` after `count` changes; what cannot be done is left out."""
     found = copy.deepcopy(model)
@@ -92,7 +95,16 @@ def changed(model, rng, count):
         try:
             pick(rng, CHANGES)(found, rng)
             found.SerializeToString()
-        except (ValueError, TypeError, IndexError, OverflowError, KeyError):
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            OverflowError,
+            KeyError,
+            OSError,
+            RuntimeError,
+            checker.ValidationError,
+        ):
             found = before
     return found
 

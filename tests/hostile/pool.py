@@ -165,8 +165,8 @@ def _work(pipe, cases, numbers, until, nice):
         for number in numbers:
             if until is not None and time.monotonic() > until:
                 break
-            case = cases[number][1]()
             pipe.send(("begin", number))
+            case = cases[number][1]()
             before, place = _peak(), folder / "case"
             errors.write_bytes(b"")
             place.mkdir()

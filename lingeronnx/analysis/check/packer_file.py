@@ -44,6 +44,7 @@ def check_packed(
     row : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
     A graph that no one else would read is judged all the same, as the packer reads it.
     """
+    onnxfile.check_texts(proto)
     notes: list[str] = []
     graph: ir.Graph | None = None
     graph_read: ir.Graph | None = None

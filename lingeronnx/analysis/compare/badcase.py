@@ -141,6 +141,8 @@ def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, st
 
 
 def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
+    if x.shape != y.shape:
+        raise DataError(f"the outputs of one sample are {list(x.shape)} and {list(y.shape)}: the models do not fit")
     pair = PairMeasures()
     pair.add(x, y)
     return float(getattr(pair, METRICS[name]))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import ConfigError, DataError
-from ...files import making
+from ...files import renewing_folder
 from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
@@ -32,13 +32,16 @@ from ...run.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
 from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource, dumped_tensors
-from .profile import Profile, Recorder
+from .profile import STATISTIC, Profile, Recorder
 from .profile_file import FILE, load_profile, save_profile
 
 __all__ = ["TENSORS", "RecordedSession", "compare_kept", "kept", "profile"]
 
 #: The folder with the tensors, in a profile's folder.
 TENSORS = "tensors"
+
+#: What an older profile leaves in the folder of a new one: nothing of these.
+_PARTS = (STATISTIC, FILE, TENSORS)
 
 
 def profile(
@@ -67,7 +70,7 @@ def profile(
         raise ConfigError("tensors can be kept in a folder only: give out_dir")
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
-    with contextlib.nullcontext() if out_dir is None else making(out_dir) as home:
+    with contextlib.nullcontext() if out_dir is None else renewing_folder(out_dir, _PARTS) as home:
         with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
             recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
             for feeds, _ in source.batches(batch):

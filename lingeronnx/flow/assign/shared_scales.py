@@ -132,8 +132,13 @@ def soft_rows(parts: Partition) -> dict[str, int]:
 def _moved_from(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
     """Return the tensor and those that it only moves, up to the first."""
     names = [name]
-    while (maker := ir.producer(values[names[-1]])) is not None and id(maker) in inside and inside[id(maker)].moves:
-        names.append(ir.read_name(maker))
+    while name in values:  # no constant
+        maker = ir.producer(values[name])
+        if maker is None or id(maker) not in inside or not inside[id(maker)].moves:
+            break
+        name = ir.read_name(maker)
+        if name in values:
+            names.append(name)
     return names
 
 

@@ -46,9 +46,14 @@ def calibration_data(
         what="calibration data",
         fixed=fixed,
         hold=hold,
+        most=_MOST,
         advice=partial(advice, model),
     )
     return data, None
+
+
+#: Calibration samples of a generator without --limit: more tell nothing new, and it may have no end.
+_MOST = 10_000
 
 
 def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:

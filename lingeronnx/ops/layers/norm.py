@@ -29,8 +29,9 @@ def factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
     if any(array is None for array in arrays):
         return None
     gamma, beta, mean, var = (np.asarray(array, np.float64) for array in arrays)
-    a = gamma / np.sqrt(var + ir.attr(node, "epsilon", 1e-5))
-    return a, beta - mean * a
+    with np.errstate(all="ignore"):  # what is not finite is told where scales are chosen
+        a = gamma / np.sqrt(var + ir.attr(node, "epsilon", 1e-5))
+        return a, beta - mean * a
 
 
 class BatchNorm2d(WeightLayer):

@@ -34,6 +34,7 @@ class Data:
     optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had once and that are
         constants now: feeds may hold them still, with that value.
     advice : called with the inputs that a feed lacks; returns what to say of them.
+    most : samples that a source which does not tell how many it has may yield without `limit`; default any number.
     hold : keep some samples out of `batches` and `peek`, where there are enough, to measure on; see `held`.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
     """
@@ -48,10 +49,12 @@ class Data:
         optional: Collection[str] = (),
         fixed: Mapping[str, np.ndarray] | None = None,
         hold: bool = False,
+        most: int | None = None,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         self.advice = advice
         self.hold = hold
+        self._most = most
         self._held: list[dict[str, np.ndarray]] = []
         self._complete = False
         self._head: tuple[int, dict[str, np.ndarray]] = 0, {}
@@ -93,6 +96,10 @@ class Data:
                     else:
                         yield part, None if labels is None else np.atleast_1d(np.asarray(labels))[first:last]
                 count += stop - start
+                if self._most is not None and count > self._most and self.limit is None and self._open.open_ended:
+                    raise DataError(
+                        f"{self.what}: {self._most} samples were read and no end is known; say how many with --limit"
+                    )
         self._complete = True
         if count == 0:
             raise DataError(f"{self.what} holds no sample; give at least one")

@@ -36,6 +36,7 @@ class Opener:
     make: Callable[[], Iterator[Given]]
     again: bool
     what: str
+    open_ended: bool = False  # whether nobody knows how many items there are
     head: list[Given] = field(default_factory=list)
     rest: Iterator[Given] | None = None
 
@@ -77,14 +78,14 @@ def opener(source: object, what: str, names: Collection[str] = (), by_row: Colle
     if isinstance(source, Mapping):
         return Opener(lambda: iter([_split(source, names)]), True, what)
     if hasattr(source, "get_next"):
-        return Opener(lambda: map(pair, _read_out(source)), hasattr(source, "rewind"), what)
+        return Opener(lambda: map(pair, _read_out(source)), hasattr(source, "rewind"), what, True)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
         return Opener(lambda: (_one_sample(source[index], names) for index in range(len(source))), True, what)
     if callable(source) and not isinstance(source, Iterable):
-        return Opener(lambda: map(pair, _iterate(source(), what)), True, what)
+        return Opener(lambda: map(pair, _iterate(source(), what)), True, what, True)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
-        return Opener(lambda: map(pair, source), again, what)
+        return Opener(lambda: map(pair, source), again, what, not hasattr(source, "__len__"))
     raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
 
 
@@ -107,7 +108,7 @@ def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[
     module, colon, name = text.rpartition(":")
     if colon and module and name.isidentifier():
         function = user_function(module, name, what)
-        return Opener(lambda: map(partial(_pair, names=names), _iterate(function(), what)), True, what)
+        return Opener(lambda: map(partial(_pair, names=names), _iterate(function(), what)), True, what, True)
     raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
 
 

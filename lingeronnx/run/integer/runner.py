@@ -51,7 +51,8 @@ class IntRunner:
         self.inputs = [
             replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec for spec in input_specs(model)
         ]
-        self.consts = {name: ir.const(value) for name, value in model.graph.initializers.items()}
+        held = {name: ir.const(value) for name, value in model.graph.initializers.items()}
+        self.consts = {name: array for name, array in held.items() if array is not None}
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
                 self.consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))

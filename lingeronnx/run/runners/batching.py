@@ -20,11 +20,16 @@ from simulator.native import data_address
 
 from ...graph import ir, operators
 
-__all__ = ["Batching", "apart", "batching", "filled", "flat", "placed"]
+__all__ = ["TOGETHER", "Batching", "abreast", "apart", "batching", "filled", "flat", "placed"]
+
+#: Samples that one call of `abreast` computes, each by itself.
+TOGETHER = 16
 
 #: Numbers in the longest vector that anybody computes with. A tensor of a multiple has nothing left at its end.
 _VECTOR = 16
 _LINE = 64  # bytes to whose multiples onnxruntime's own tensors are placed
+_MOST_NODES = 16  # that `abreast` repeats
+_MOST_NUMBERS = 1 << 15  # of a sample: beyond, a call costs nothing beside the computing
 _SMALL = 256  # numbers of a sample of which a vector of samples takes no longer than a few more calls
 
 #: Of one number each, or of several at one place.
@@ -41,6 +46,7 @@ class Batching(Enum):
     AS_THEY_COME = "the same for any batch"
     FLAT = "as one line of numbers, filled to whole vectors"
     FILLED = "with others, to whole vectors of samples"
+    ABREAST = "each in its own place, several in a call"
     ALONE = "one by one, each in its own place"
 
 
@@ -52,12 +58,53 @@ def batching(nodes: Sequence[ir.Node], constants: Collection[onnx.TensorProto], 
     sizes = [math.prod(spec.shape) for spec in specs]
     if kinds <= _KEEPING and all(size % _VECTOR == 0 for size in sizes):
         return Batching.AS_THEY_COME
+    repeated = _repeatable(nodes, specs)
     if not kinds <= _STEADY | _NUMBERS:
-        return Batching.ALONE
+        return Batching.ABREAST if repeated else Batching.ALONE
     plain = all(len(tensor.dims) < 2 and math.prod(tensor.dims) == 1 for tensor in constants)
     if kinds <= _NUMBERS and plain and len({spec.shape for spec in specs}) == 1:
         return Batching.FLAT
-    return Batching.FILLED if sum(sizes) <= _SMALL else Batching.ALONE
+    if sum(sizes) <= _SMALL:
+        return Batching.FILLED
+    return Batching.ABREAST if repeated else Batching.ALONE
+
+
+def _repeatable(nodes: Sequence[ir.Node], specs: Sequence[Spec]) -> bool:
+    """Whether `abreast` can repeat nodes, and it is worth while."""
+    plain = all(spec.dtype == np.float32 for spec in specs) and not any(ir.holds_graphs(node) for node in nodes)
+    few = len(nodes) <= _MOST_NODES and sum(math.prod(spec.shape) for spec in specs) <= _MOST_NUMBERS
+    return plain and few
+
+
+def abreast(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of `TOGETHER` samples that computes each by nodes of its own, from the model of one sample.
+
+    onnxruntime puts each sample that is split off, and each tensor behind it, where a tensor of its own begins; so the
+    numbers are those of as many calls.
+    """
+    found, held = onnx.ModelProto(), {tensor.name for tensor in proto.graph.initializer}
+    found.CopyFrom(proto)
+    version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    splits = [onnx.helper.make_node("Split", [v.name], _each(v.name), axis=0) for v in proto.graph.input]
+    for split in splits if version >= 18 else ():
+        split.attribute.append(onnx.helper.make_attribute("num_outputs", TOGETHER))
+    made = splits
+    for index in range(TOGETHER):
+        for node in proto.graph.node:
+            one = onnx.NodeProto()
+            one.CopyFrom(node)
+            one.name = f"{node.name}#{index}"
+            one.input[:] = [name if name in held or not name else f"{name}#{index}" for name in node.input]
+            one.output[:] = [f"{name}#{index}" if name else "" for name in node.output]
+            made.append(one)
+    made += [onnx.helper.make_node("Concat", _each(value.name), [value.name], axis=0) for value in proto.graph.output]
+    del found.graph.node[:]
+    found.graph.node.extend(made)
+    return found
+
+
+def _each(name: str) -> list[str]:
+    return [f"{name}#{index}" for index in range(TOGETHER)]
 
 
 def filled(array: np.ndarray) -> np.ndarray:

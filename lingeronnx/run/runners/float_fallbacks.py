@@ -13,7 +13,7 @@ from simulator.kernel import PlainKernel, Spec
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from .batching import Batching, apart, batching, filled, flat, placed
+from .batching import TOGETHER, Batching, abreast, apart, batching, filled, flat, placed
 from .refusal import reason
 from .sessions import ort_session
 
@@ -56,6 +56,15 @@ def _held(value: ir.Value) -> np.ndarray:
     array = constant(value)
     assert array is not None
     return array
+
+
+#: Samples from which on `TOGETHER` in one call take less than so many calls.
+_WORTH = 3
+
+
+def _sixteen(array: np.ndarray, at: int) -> np.ndarray:
+    """Return `TOGETHER` samples from the `at`-th on, the last one repeated where there are fewer."""
+    return filled(array[at : at + TOGETHER])
 
 
 def submodel(
@@ -135,19 +144,28 @@ class FloatFallback(PlainKernel):
         self._nodes = tuple(nodes)
         self._batching = Batching.ALONE
         self._session: OrtSession | None = None
+        self._abreast: OrtSession | None = None
         self._mixes: bool | None = None
         self._specs: tuple[Spec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
         self._whole = any(node.op_type in (*operators.SIZES, "NonZero") and not node.domain for node in nodes)
 
-    def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if self._session is None:
-            key = _digest(self.proto)
-            if key not in self._opened:
-                self._opened[key] = ort_session(self.proto, f"float node {self.names[0]}", threads=1)
-            self._session = self._opened[key]
+    def _open(self, proto: onnx.ModelProto) -> OrtSession:
+        key = _digest(proto)
+        if key not in self._opened:
+            self._opened[key] = ort_session(proto, f"float node {self.names[0]}", threads=1)
+        return self._opened[key]
+
+    def _run(self, arrays: Sequence[np.ndarray], several: bool = False) -> list[np.ndarray]:
+        """Compute; several : `TOGETHER` samples, each by itself."""
+        if several and self._abreast is None:
+            self._abreast = self._open(abreast(self.proto))
+        elif self._session is None:
+            self._session = self._open(self.proto)
+        session = self._abreast if several else self._session
+        assert session is not None
         try:
-            return list(self._session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
+            return list(session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
         except Exception as error:
             raise ModelError(f"float node {self.names[0]} does not run: {reason(error)}") from error
 
@@ -192,7 +210,10 @@ class FloatFallback(PlainKernel):
         if how is Batching.FLAT:
             shape = arrays[0].shape
             return tuple(r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flat(a) for a in arrays]))
-        if how is Batching.ALONE or ((count > 1 or how is Batching.FILLED) and self._mixed(arrays)):
+        if how is Batching.ABREAST and count >= _WORTH:
+            runs = [self._run([_sixteen(a, at) for a in arrays], True) for at in range(0, count, TOGETHER)]
+            return tuple(np.concatenate(column)[:count] for column in zip(*runs, strict=True))
+        if how in (Batching.ALONE, Batching.ABREAST) or ((count > 1 or how is Batching.FILLED) and self._mixed(arrays)):
             parts = [self._run(sample) for sample in zip(*map(apart, arrays), strict=True)]
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         if how is Batching.FILLED:

@@ -30,7 +30,9 @@ _KNOWN = (
     (r"Failed to construct locale with name:\s*([\w.-]+)", r"this computer has no locale \1; install it"),
     (r"while running (\w+) node\. Name:'(.*?)' Status Message: (.+)", r"\1 \2: \3"),
 )  # fmt: skip
-_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_CONTEXT = re.compile(r" *==> Context.*$")
+_CONDITION = re.compile(r"(?:Exception during initialization: )?[^.]*\bstd::[^.]* was false\.")
 _PLACE = re.compile(r"\S*/onnxruntime_src/\S+:\d+ |\b\w+\.(cc|cpp|h):\d+ (\w+ )?")
 _DROPPED = re.compile(r"^[^.]* was false\. |^\[with .*?\] | If you need support create a github issue.*$")
 
@@ -38,7 +40,8 @@ _DROPPED = re.compile(r"^[^.]* was false\. |^\[with .*?\] | If you need support 
 def reason(error: Exception) -> str:
     """Return why onnxruntime raised `error`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    text = _without_place(_CODE.sub("", " ".join(line.strip() for line in lines)))
+    text = _CONTEXT.sub("", _without_place(_CODE.sub("", " ".join(line.strip() for line in lines))))
+    text = _CONDITION.sub("a size or an index in it is out of range", text).replace("std::", "")
     for pattern, words in _KNOWN:
         if found := re.search(pattern, text):
             return " ".join(found.expand(words).split())

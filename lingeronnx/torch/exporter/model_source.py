@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ConfigError, LingerOnnxError, nearest, told
+from ...errors import ConfigError, code_of_others, nearest
 
 __all__ = ["load_model"]
 
@@ -54,12 +54,8 @@ def _importable(home: str) -> Iterator[None]:
 
 
 def _attribute(home: str, name: str) -> Any:
-    try:
+    with code_of_others(f"importing {home} failed", ConfigError):
         module = _file(Path(home)) if home.endswith(".py") else importlib.import_module(home)
-    except LingerOnnxError:
-        raise
-    except Exception as error:  # whatever the user's code raises while it is imported
-        raise ConfigError(f"importing {home} failed ({told(error)})") from error
     if not hasattr(module, name):
         names = [
             key
@@ -86,9 +82,5 @@ def _file(path: Path) -> Any:
 
 
 def _call(found: Any, text: str) -> Any:
-    try:
+    with code_of_others(f"{text}(), which is called without arguments, failed", ConfigError):
         return found()
-    except LingerOnnxError:
-        raise
-    except Exception as error:  # the user's code
-        raise ConfigError(f"{text}() failed ({told(error)}); it is called without arguments") from error

@@ -7,6 +7,7 @@ Names come from the parameters of `forward`, from keys and from positions: ``x``
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -172,10 +173,15 @@ def make_inputs(model: nn.Module, shapes: Sequence[InputShape]) -> tuple[Any, di
     return tuple(tensors), {}, names or None
 
 
+_MOST = 2**28  # elements of an example: a gigabyte
+
+
 def _made_up(shape: InputShape, generator: torch.Generator) -> Tensor:
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"input '{shape.name}': '{shape.dtype}' is no dtype of torch; float32, int64 and bool are")
+    if math.prod(shape.sizes) > _MOST:
+        raise ConfigError(f"input '{shape.name}' has {math.prod(shape.sizes)} elements; an example has {_MOST} at most")
     if dtype.is_floating_point:
         return torch.randn(shape.sizes, generator=generator).to(dtype)
     return torch.randint(0, 2, shape.sizes, generator=generator).to(dtype)

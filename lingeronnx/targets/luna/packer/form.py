@@ -155,7 +155,7 @@ def _order(graph: onnx.GraphProto, steps: Sequence[NetStep]) -> Iterator[Verdict
 def _inputs(graph: onnx.GraphProto, steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
     constants = {i.name for i in graph.initializer}
     used = {n for s in steps for n in s.inputs}
-    quants = {s.inputs[0] for s in steps if s.op == QUANT.name}
+    quants = {s.inputs[0] for s in steps if s.op == QUANT.name and s.inputs}
     for value in graph.input:
         if value.name in constants:
             continue

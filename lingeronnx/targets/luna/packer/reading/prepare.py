@@ -222,7 +222,10 @@ def _conv_parts(net: Net, step: NetStep, target: Target, options: Options) -> li
 def _linear_parts(net: Net, step: NetStep, target: Target, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a LinearInt; None where it stays whole."""
     cut = packing(target).cut
-    outputs, inputs = net.tensors[step.inputs[1]].shape
+    shape = net.tensors[step.inputs[1]].shape
+    if len(shape) != 2:
+        return None  # no weight of such a layer; its limits say so
+    outputs, inputs = shape
     limit = max(cut.linear, options.thresholds[2])
     deep = rounded(inputs, 8)
     if deep * rounded(outputs, cut.linear_align) <= limit:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .....formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
+from .....errors import ModelError
+from .....formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT, format_named
+from .....formats.sound import needed_inputs
 from .... import Target
 from ....verdict import VerdictFinding
 from ..net import Net, NetStep, NetTensor
@@ -39,21 +41,45 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of any attribute
     return list(value) if isinstance(value, list | tuple) else value
 
 
+def _arity(steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
+    """Yield the nodes that lack an input: nothing else can be said of these."""
+    for step in steps:
+        form = format_named(step.op)
+        needed = 0 if form is None or not form.domain else needed_inputs(form)
+        if len(step.inputs) < needed or not step.outputs:
+            yield VerdictFinding(
+                "packs",
+                step.name,
+                f"a node has an output and the {needed} inputs that it needs",
+                f"{len(step.inputs)} inputs and {len(step.outputs)} outputs",
+                "the file is damaged; write it again",
+            )
+
+
 def _arrays(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    arrays = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
+    arrays = {i.name: _array(i, i.name) for i in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Constant" and node.attribute:
+        if node.op_type == "Constant" and node.attribute and node.output:
             value = helper.get_attribute_value(node.attribute[0])
             is_tensor = isinstance(value, onnx.TensorProto)
-            arrays[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+            arrays[node.output[0]] = _array(value, node.output[0]) if is_tensor else np.asarray(value)
     return arrays
+
+
+def _array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
+    try:
+        return numpy_helper.to_array(tensor)
+    except Exception as error:  # onnx raises several kinds
+        raise ModelError(f"constant '{name}' has not the bytes of its type and sizes; the file is damaged") from error
 
 
 def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net | None, list[VerdictFinding]]:
     """Return the packer's view, or None with what makes it impossible."""
     graph, arrays = proto.graph, _arrays(proto.graph)
     steps = raw_steps(graph)
-    problems: list[VerdictFinding] = []
+    problems = list(_arity(steps))
+    if problems:
+        return None, problems
     tensors: dict[str, NetTensor] = {}
     for value in graph.input:
         if value.name not in arrays:
