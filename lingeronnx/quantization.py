@@ -21,6 +21,7 @@ from .flow import (
     refined,
     with_best_effort,
     with_best_ends,
+    with_chip_parts,
     with_finer_scales,
     without_losing_stages,
 )
@@ -124,6 +125,7 @@ def quantize(
         best = with_best_effort(best, progress)
     finer = with_finer_scales(best, progress) if goal is None else None
     best = without_losing_stages(best, progress) if finer is None else finer
+    best = best if plan is not None else with_chip_parts(best, progress)
     if goal is None:
         result = best.checked
     else:

@@ -80,7 +80,7 @@ def test_parts_compute_what_the_whole_does(build, platform):
     result = quantized(model, platform=platform)
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert len(parts.chip) == 2
-    assert len(parts.host) >= 1
+    assert parts.host
     assert [p.name for p in parts.parts if p.chip] == ["chip1", "chip2"]
 
 
