@@ -21,6 +21,7 @@ from .flow import (
     refined,
     with_best_effort,
     with_best_ends,
+    with_cells,
     with_chip_parts,
     with_finer_scales,
     without_losing_stages,
@@ -113,7 +114,7 @@ def quantize(
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare(model, calib, config, {**given, **settings}, encodings=start)
+    prepared = with_cells(prepare(model, calib, config, {**given, **settings}, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
         raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:

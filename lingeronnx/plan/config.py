@@ -72,6 +72,7 @@ class QuantConfig(BaseModel):
     fit: bool = True
     require_chip: bool = False
     parts: Literal[1] | None = None
+    cells: Literal["auto", "chip", "host"] = "auto"
     max_parts: int | None = Field(default=None, ge=1)
     skip: tuple[str, ...] = ()
     state: Mapping[str, str] = Field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -51,7 +51,8 @@ class Compared:
     def result(self) -> QuantizedModel:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
         prepared, planned = self.prepared, self.planned
-        graph, formed = self.lowered.graph, ()
+        graph: ir.Graph = self.lowered.graph
+        formed: Sequence[Fitted] = ()
         if not cut_in_parts(planned):  # of parts each is finished for itself
             graph, formed = planned.target.finish(graph)
         if not prepared.synthetic:

@@ -92,8 +92,9 @@ class Program:
         """Return the parts as a line. share : of the multiply-accumulates in integers, 0 to 1."""
         chip, host = len(self.chip), len(self.host)
         work = sum(part.float_operations for part in self.host)
-        on_host = f"{host} host part{'s' * (host != 1)} ({100 * (1 - share):.1f} %, {_amount(work)} float operations per call)"
-        return f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs), {on_host}"
+        done = f"{100 * (1 - share):.1f} %, {_amount(work)} float operations per call"
+        on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
+        return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done})"
 
     def with_calls(self, calls: Sequence[str]) -> Program:
         """Return the same with the packer's call of each chip part."""

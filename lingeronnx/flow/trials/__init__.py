@@ -11,8 +11,15 @@ Owns: what counts as evidence. Must not know: files, how a result is reported.
 
 from .best_effort import with_best_effort
 from .chip_parts import with_chip_parts
-from .host_offload import with_best_ends
+from .host_offload import with_best_ends, with_cells
 from .scale_granularity import with_finer_scales
 from .stage_ablation import without_losing_stages
 
-__all__ = ["with_best_effort", "with_best_ends", "with_chip_parts", "with_finer_scales", "without_losing_stages"]
+__all__ = [
+    "with_best_effort",
+    "with_best_ends",
+    "with_cells",
+    "with_chip_parts",
+    "with_finer_scales",
+    "without_losing_stages",
+]

@@ -11,16 +11,20 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ...graph import ir
+from ...ops.macs import macs
 from ...run.data import Progress
 from ..planning.refinement import refined
 from ..planning.scale_sources import plan_for
+from ..prepare.preparation import Prepared
 from ..report.comparison import Compared, compared
+from .evidence import levels
 
 if TYPE_CHECKING:
     from ..report.program import PartReport
 
 __all__ = ["with_chip_parts"]
 
+_LOSS = 0.5  # dB: what an output may lose where a layer of the host goes back to the chip
 _ROUNDS = 4  # a layer that leaves may uncover another one
 _WORTH = 4  # multiply-accumulates for each number that is handed over
 
@@ -33,6 +37,9 @@ def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compare
     prepared = best.prepared
     if not prepared.conf.in_parts or not prepared.target.packs or prepared.read is not None:
         return best
+    if not best.result.report.chip_ready:
+        best = _with_layers(best, progress)
+        prepared = best.prepared
     host = dict(prepared.parts.floats)
     for _ in range(_ROUNDS):
         if best.result.report.chip_ready:
@@ -45,6 +52,32 @@ def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compare
         planned = plan_for(offloaded, None, progress, best.planned.observed)
         best = compared(offloaded, planned, refined(planned, progress=progress), progress)
     return best
+
+
+def _with_layers(best: Compared, progress: Progress | None) -> Compared:
+    """Return `best`, or, if as good, the same with the layers among an end that the host computes on the chip.
+
+    A front or tail went to the host as a whole: what no chip part could do was one with its layers.
+    """
+    prepared = best.prepared
+    layers = {str(node.name) for node in prepared.graph.graph if macs(node) and _moved(prepared, str(node.name))}
+    if not layers:
+        return best
+    floats = {name: why for name, why in prepared.parts.floats.items() if name not in layers}
+    offloaded = prepared.with_host(floats)
+    planned = plan_for(offloaded, None, progress, best.planned.observed)
+    other = compared(offloaded, planned, refined(planned, progress=progress), progress)
+    lost = [before - after for before, after in zip(levels(best), levels(other), strict=True)]
+    if max(lost, default=0.0) > _LOSS or not other.result.report.program.runs:
+        return best
+    return other
+
+
+def _moved(prepared: Prepared, name: str) -> bool:
+    """Whether a node is the host's by evidence alone: nobody asked for it, and the chip could compute it."""
+    if name not in prepared.parts.floats or name in prepared.skip:
+        return False
+    return name not in prepared.with_host({}).parts.floats
 
 
 def _leaving(best: Compared) -> dict[str, str]:
