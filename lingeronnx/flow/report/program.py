@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from ...graph import ir, operators
 from ...graph.names import Names
 from ...ops.macs import macs
 from ...run.parts import Part, parts_of
-from ...targets import Target, VerdictFinding
+from ...targets import GraphCost, Target, VerdictFinding
 
 __all__ = ["PartReport", "Program", "float_operations", "program_of"]
 
@@ -112,8 +112,13 @@ def _amount(count: int) -> str:
 def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[Program, list[Part]]:
     """Return what becomes of the parts of `graph`, and these, as they are written; names : those of its file."""
     parts = parts_of(target.named(graph, names), target).parts
+    nodes = {str(node.name): node for node in graph.graph}
     back = {other: name for name, other in names.nodes.items()}
-    return Program(tuple(_chip(part, target, back) if part.chip else _host(part) for part in parts)), list(parts)
+    told = [
+        _chip(part, target, back) if part.chip else _host(part, [nodes[back.get(name, name)] for name in part.nodes])
+        for part in parts
+    ]
+    return Program(tuple(told)), list(parts)
 
 
 def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:
@@ -133,22 +138,30 @@ def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:
         packer_args=choice.line,
         shared=0 if cost is None else cost.shared,
         psram=0 if cost is None else cost.psram,
-        refused=tuple(back.get(f.node, f.node) for f in against),
+        refused=tuple(back.get(name, name) for name in (_blamed(part, f, cost) for f in against)),
         members=tuple(back.get(name, name) for name in part.nodes),
     )
 
 
-def _host(part: Part) -> PartReport:
-    work = float_operations(part.graph)
+def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
+    """Return the node that a finding names; where it names a memory, the one that writes most of what fills it."""
+    makers = {str(value.name): str(node.name) for node in part.graph.graph for value in node.outputs}
+    if cost is None or finding.node in makers.values():
+        return finding.node
+    return next((makers[name] for name in cost.largest if name in makers), finding.node)
+
+
+def _host(part: Part, nodes: Iterable[ir.Node]) -> PartReport:
+    work = float_operations(nodes)
     return PartReport(part.name, False, len(part.nodes), part.inputs, part.outputs, float_operations=work)
 
 
-def float_operations(graph: ir.Graph) -> int:
-    """Return about how many float operations the nodes of `graph` take for one sample.
+def float_operations(nodes: Iterable[ir.Node]) -> int:
+    """Return about how many float operations `nodes`, whose shapes are known, take for one sample.
 
     Two for each multiply-accumulate, and one for each number that another node writes; none where numbers only move.
     """
-    return sum(2 * macs(node) or _written(node) for node in graph.graph)
+    return sum(2 * macs(node) or _written(node) for node in nodes)
 
 
 def _written(node: ir.Node) -> int:

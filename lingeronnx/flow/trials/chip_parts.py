@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["with_chip_parts"]
 
 _LOSS = 0.5  # dB: what an output may lose where a layer of the host goes back to the chip
-_ROUNDS = 4  # a layer that leaves may uncover another one
+_ROUNDS = 6  # a layer that leaves may uncover another one
 _WORTH = 4  # multiply-accumulates for each number that is handed over
 
 
@@ -41,10 +41,10 @@ def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compare
         best = _with_layers(best, progress)
         prepared = best.prepared
     host = dict(prepared.parts.floats)
-    for _ in range(_ROUNDS):
+    for left in reversed(range(_ROUNDS)):
         if best.result.report.chip_ready:
             break
-        more = {name: why for name, why in _leaving(best).items() if name in best.planned.parts.ops}
+        more = {name: why for name, why in _leaving(best, last=not left).items() if name in best.planned.parts.ops}
         if not more:
             break
         host.update(more)
@@ -80,14 +80,14 @@ def _moved(prepared: Prepared, name: str) -> bool:
     return name not in prepared.with_host({}).parts.floats
 
 
-def _leaving(best: Compared) -> dict[str, str]:
-    """Return {float node: why it goes to the host}, of one round; the refused first."""
+def _leaving(best: Compared, last: bool) -> dict[str, str]:
+    """Return {float node: why it goes to the host}, of one round; the refused first, the `last` time as whole parts."""
     program = best.result.report.program
     made = _made(best)
     found: dict[str, str] = {}
     for part in program.chip:
         if not part.runs:
-            found.update(_refused(part, made))
+            found.update(_refused(part, made, last))
     if found:
         return found
     sizes = _sizes(best.lowered.graph)
@@ -109,12 +109,12 @@ def _leaving(best: Compared) -> dict[str, str]:
     return found
 
 
-def _refused(part: PartReport, made: Mapping[str, str]) -> dict[str, str]:
-    """Return the layers that findings name; all of the part where they name none."""
+def _refused(part: PartReport, made: Mapping[str, str], whole: bool) -> dict[str, str]:
+    """Return the layers that findings name; all of the part where they name none, or if `whole`."""
     found: dict[str, str] = {}
     for name, finding in zip(part.refused, part.findings, strict=True):
         found.update(dict.fromkeys(_floats([name], made), f"{finding.rule}; here {finding.value}"))
-    if found:
+    if found and not whole:
         return found
     first = part.findings[0]
     return dict.fromkeys(_floats(part.members, made), f"{first.node}: {first.rule}; here {first.value}")
