@@ -97,7 +97,7 @@ def _leaving(best: Compared, last: bool) -> dict[str, str]:
         for part in program.chip
         if part.macs < _WORTH * (count := _handed(part, sizes))
     }
-    if len(small) == len(program.chip):
+    if small and len(small) == len(program.chip):
         small.pop(max(work, key=lambda name: work[name]), None)
     most = best.prepared.conf.max_parts
     if most is not None and len(program.chip) - len(small) > most:
