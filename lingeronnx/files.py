@@ -108,6 +108,11 @@ def chip_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_chip{path.suffix}")
 
 
+def part_file(path: Path, number: int) -> Path:
+    """Return the name of the file with the chip's part of that number, beside the file `path` of the whole graph."""
+    return path.with_name(f"{path.stem}_chip{number}{path.suffix}")
+
+
 # ---- folders -----------------------------------------------------------------------------------------------------
 
 

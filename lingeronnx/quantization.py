@@ -23,6 +23,8 @@ from .flow import (
     refined,
     with_best_effort,
     with_best_ends,
+    with_cells,
+    with_chip_parts,
     with_finer_scales,
     without_losing_stages,
 )
@@ -115,7 +117,7 @@ def quantize(
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare(model, calib, config, {**given, **settings}, encodings=start)
+    prepared = with_cells(prepare(model, calib, config, {**given, **settings}, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
         raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
@@ -127,6 +129,7 @@ def quantize(
         best = with_best_effort(best, progress)
     finer = with_finer_scales(best, progress) if goal is None else None
     best = without_losing_stages(best, progress) if finer is None else finer
+    best = best if plan is not None else with_chip_parts(best, progress)
     if goal is None:
         result = best.checked
     else:

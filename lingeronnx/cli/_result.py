@@ -28,6 +28,7 @@ def show_result(model: Path, done: Written, as_json: bool, deployed: Deployment 
                 "model": model,
                 "output": done.graph,
                 "chip_part": done.chip,
+                "chip_parts": list(done.parts),
                 "plan": done.plan,
                 **done.report.to_dict(),
                 **({} if deployed is None else {"deployment": deployed.to_dict()}),

@@ -91,6 +91,9 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
         console.print()
     if report.packer and report.chip_ready:
         print_line(console, _PACK, report.packer)
+    for part in report.program.chip:
+        if part.packer:
+            print_line(console, _PACK, part.packer)
     if done.plan is not None:
         print_line(console, "plan", str(done.plan))
     print_line(console, "written", f"{done.graph} ({size_text(done.graph)})")
@@ -103,7 +106,8 @@ def _decides(report: Report, most: int) -> list[_Row]:
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    return [("chip-ready", ready, style), *(("why not", line, "red") for line in few(report.why_not, most))]
+    runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs else []
+    return [*runs, ("chip-ready", ready, style), *(("why not", line, "red") for line in few(report.why_not, most))]
 
 
 def _rows(report: Report, most: int) -> list[_Row]:

@@ -17,7 +17,14 @@ from .methods import Methods
 from .planning import Observed, Planned, assign_scales, observe_model, plan_for, refined, take_over
 from .prepare import Prepared, need_data, need_scales, normalised, prepare, synthetic
 from .report import Compared, QuantizedModel, Written, compared, complete, measured
-from .trials import with_best_effort, with_best_ends, with_finer_scales, without_losing_stages
+from .trials import (
+    with_best_effort,
+    with_best_ends,
+    with_cells,
+    with_chip_parts,
+    with_finer_scales,
+    without_losing_stages,
+)
 
 __all__ = [
     "Compared",
@@ -42,6 +49,8 @@ __all__ = [
     "take_over",
     "with_best_effort",
     "with_best_ends",
+    "with_cells",
+    "with_chip_parts",
     "with_finer_scales",
     "without_losing_stages",
 ]

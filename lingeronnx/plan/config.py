@@ -71,6 +71,9 @@ class QuantConfig(BaseModel):
     effort: Literal["fast", "normal", "best"] = "normal"
     fit: bool = True
     require_chip: bool = False
+    parts: Literal[1] | None = None
+    cells: Literal["auto", "chip", "host"] = "auto"
+    max_parts: int | None = Field(default=None, ge=1)
     skip: tuple[str, ...] = ()
     state: Mapping[str, str] = Field(default_factory=dict)
     fix: Mapping[str, float | str | tuple[float, ...]] = Field(default_factory=dict)
@@ -83,6 +86,11 @@ class QuantConfig(BaseModel):
     notes: Literal["short", "full"] = "short"
     requantize: bool = False
     debug_dump: str | None = None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the chip's work may be cut into several parts, with float operators of the host between them."""
+        return self.parts is None and not self.require_chip
 
     @property
     def budget(self) -> int:

@@ -13,6 +13,7 @@ board the host quantizes what it hands over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +22,7 @@ import onnx
 from ..formats import QUANT
 from ..graph import ir
 from ..targets import Target
+from ..targets._target import Fitted
 from .host_part import host_model, names_read, scaled
 from .part import chip_piece, on_chip, scaled_by_host
 from .runners import reads
@@ -35,6 +37,7 @@ class Part:
     name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip part the integer
     graph for the packer, with its Quants and Dequants; of a host part plain ONNX. inputs, outputs : of `graph`, in its
     order; they are called as in the whole graph. nodes : those of the whole graph that it computes, by name.
+    formed : what was rewritten in it, exactly, for the packer.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Part:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
+    formed: tuple[Fitted, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,18 +70,23 @@ class Parts:
 def parts_of(graph: ir.Graph, target: Target) -> Parts:
     """Cut the integer `graph` of `target` into as few parts as possible; it is left as it is.
 
-    Raises ModelError where a tensor between the parts has no type.
+    Of several chip parts each is brought into the form that the packer wants (`Target.finish`); one alone is as it
+    stands in the graph. Raises ModelError where a tensor between the parts has no type.
     """
     cut = _Cut(graph)
     found: list[Part] = []
     whole = None
+    several = sum(bool(cut.nodes(stage)) for stage in range(1, 2 * cut.last, 2)) > 1
     for stage in range(2 * cut.last + 1):
         chip = stage % 2 == 1
         nodes = cut.nodes(stage)
         if not nodes:
             continue
+        formed: Sequence[Fitted] = ()
         if chip:
             made = graph if len(nodes) == len(graph.graph) else chip_piece(graph, cut.indices(stage), target)
+            if several:
+                made, formed = target.finish(made)
         else:
             whole = ir.to_proto(graph) if whole is None else whole
             made = _host(graph, whole, cut, stage)
@@ -89,6 +98,7 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
                 inputs=tuple(str(v.name) for v in made.graph.inputs),
                 outputs=tuple(str(v.name) for v in made.graph.outputs),
                 nodes=tuple(str(node.name) for node in nodes),
+                formed=tuple(formed),
             )
         )
     return Parts(graph, tuple(found))

@@ -104,6 +104,13 @@ def _plan() -> _Schema:
 # ---- report ------------------------------------------------------------------------------------------------------
 
 
+def _part() -> _Schema:
+    sizes = dict.fromkeys(("nodes", "macs", "float_operations", "shared", "psram"), _COUNT)
+    names = dict.fromkeys(("inputs", "outputs"), _many(_TEXT))
+    words = dict.fromkeys(("name", "packer_args", "packer"), _TEXT)
+    return _record({**words, "chip": _TRUTH, "runs": _TRUTH, **sizes, **names, "findings": _many(_finding())})
+
+
 def _report() -> _Schema:
     node = _record({"node": _TEXT, "op_type": _TEXT, "why": _TEXT, "macs": _COUNT})
     part = {**dict.fromkeys(("axis", "first", "last"), _COUNT), "cosine": _maybe(_NUMBER), "sqnr": _maybe(_NUMBER)}
@@ -113,6 +120,7 @@ def _report() -> _Schema:
             "model": _told(_TEXT, "the file that was quantized"),
             "output": _told(_TEXT, "the file that was written"),
             "chip_part": _told(_maybe(_TEXT), "the file for the packer, where the host computes a part"),
+            "chip_parts": _told(_many(_TEXT), "the files for the packer, where the chip runs several parts"),
             "plan": _told(_maybe(_TEXT), "the file of --save-plan"),
             "platform": _TEXT,
             "mode": {"enum": ["q-value", "max-value"]},
@@ -129,6 +137,8 @@ def _report() -> _Schema:
             "fitted": _told(_many(_record({"node": _TEXT, "what": _TEXT, "cost": _TEXT})), "nodes written otherwise"),
             "packer": _told(_TEXT, "the packer's call, empty without a packer"),
             "packer_args": _TEXT,
+            "program": _told(_many(_part()), "the parts in which it runs, where float operators cut the chip's work"),
+            "runs": _told(_TEXT, "the same as a line, empty where nothing is cut"),
             "notes": _many(_TEXT),
             "findings": _told(_many(_finding()), "what the packer or the chip has against the graph"),
             "cost": _told(_maybe(_cost()), "on the chip; sizes in bytes"),

@@ -77,15 +77,15 @@ def with_branch():
 @pytest.mark.parametrize("build", [middle, shared_by_both])
 def test_parts_compute_what_the_whole_does(build, platform):
     model = build()
-    result = quantized(model, platform=platform)
+    result = quantized(model, platform=platform, parts=1)
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert len(parts.chip) == 2
-    assert len(parts.host) >= 1
+    assert parts.host
     assert [p.name for p in parts.parts if p.chip] == ["chip1", "chip2"]
 
 
 def test_integers_go_from_chip_to_chip_as_they_are():
-    result = quantized(middle(), platform="venus")
+    result = quantized(middle(), platform="venus", parts=1)
     first, second = parts_of(result.graph, result.platform).chip
     handed = set(first.outputs) & set(second.inputs)
     assert handed
@@ -94,7 +94,7 @@ def test_integers_go_from_chip_to_chip_as_they_are():
 
 
 def test_every_node_runs_in_the_part_that_says_so_and_names_stay():
-    result = quantized(shared_by_both(), platform="arcs")
+    result = quantized(shared_by_both(), platform="arcs", parts=1)
     parts = parts_of(result.graph, result.platform)
     whole = {str(v.name) for v in ir.values(result.graph)}
     for part in parts.parts:
@@ -108,7 +108,7 @@ def test_a_chip_ready_graph_is_one_part_with_head_and_tail(platform):
     net = Net(3, 8, 8)
     out = net.node("Softmax", net.node("Flatten", net.conv(net.node("Erf", "x"), (4, 3, 3, 3))), axis=1, out="y")
     model = net.graph(out)
-    result = quantized(model, platform=platform)
+    result = quantized(model, platform=platform, parts=1)
     assert result.report.chip_ready
     parts = same(result, {"x": samples(model, 1)["x"]})
     (chip,) = parts.chip
@@ -133,7 +133,7 @@ def test_a_graph_without_integers_is_one_host_part():
 
 def test_a_graph_with_control_flow_in_the_middle():
     model = with_branch()
-    result = quantized(model, platform="venus")
+    result = quantized(model, platform="venus", parts=1)
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert parts.chip
     assert parts.host

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from ...targets import DEFAULT, Target
 from ..lower import lower
 from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
-from .describe import describe
+from .describe import cut_in_parts, describe
 from .fidelity import Fidelity, fidelity
 from .quantized_model import QuantizedModel
 from .report import Report
@@ -51,7 +51,10 @@ class Compared:
     def result(self) -> QuantizedModel:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
         prepared, planned = self.prepared, self.planned
-        graph, formed = planned.target.finish(self.lowered.graph)
+        graph: ir.Graph = self.lowered.graph
+        formed: Sequence[Fitted] = ()
+        if not cut_in_parts(planned):  # of parts each is finished for itself
+            graph, formed = planned.target.finish(graph)
         if not prepared.synthetic:
             few = piece(4 * prepared.input_bytes, _NOTED, prepared.conf.budget)
             note_inputs(graph, prepared.data.first(few))

@@ -19,9 +19,10 @@ from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from .advice import next_options
 from .fidelity import Fidelity
+from .program import Program, program_of
 from .report import FloatNode, Report, float_nodes, packer_line
 
-__all__ = ["describe"]
+__all__ = ["cut_in_parts", "describe"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ def describe(
             if scaled_by_host(node)
         ]
     renamed = target.vendor.names(graph)
-    packed = None
+    packed, program, formed = None, Program(), []
+    if cut_in_parts(planned):
+        program, cut = program_of(graph, target, renamed)
+        formed = [done for part in cut for done in part.formed]
     if target.packs and parts.ops and not fallbacks:
         packed = target.verdict(chip_part(target.named(graph, renamed), target))
     verdict = None if packed is None else packed.verdict
@@ -67,7 +71,7 @@ def describe(
         unknown_macs=work.unknown,
         float_nodes=fallbacks,
         host_part=host,
-        fitted=list(fitted),
+        fitted=[*fitted, *formed],
         packer=packer_line(target, words, chip_file(file) if ready and host else file),
         packer_args=words,
         notes=[
@@ -85,10 +89,19 @@ def describe(
         doubts=fidelity.doubts,
         parts=fidelity.parts,
         next=next_options(prepared, planned, fallbacks, fidelity.lossy),
+        program=program,
         full=prepared.conf.notes == "full",
         taken=planned.taken,
         refused=planned.refused,
     )
+
+
+def cut_in_parts(planned: Planned) -> bool:
+    """Whether float operators between integers cut the chip's work into parts, and the user wants that."""
+    parts = planned.parts
+    if not planned.target.packs or not planned.conf.in_parts:
+        return False
+    return bool(float_nodes(parts.graph, parts.floats, parts.inside)[0])
 
 
 def _behind(prepared: Prepared) -> list[FloatNode]:

@@ -17,11 +17,12 @@ from numpy.typing import ArrayLike
 
 from ...conversion import convert
 from ...errors import ConstraintError
-from ...files import chip_file, write_text
+from ...files import chip_file, part_file, write_text
 from ...graph import ir
 from ...passes import Reason
 from ...plan import Plan
 from ...run.part import chip_part
+from ...run.parts import parts_of
 from ...run.session import Session, lowered_session
 from ...targets import Target
 from ..planning.plan_record import Basis
@@ -37,14 +38,16 @@ class Written:
     """What `QuantizedModel.write` wrote.
 
     graph : the file of the integer graph. chip : that of the part for the packer, None where the graph has no host
-    part. plan : that of the scales, None where it was not asked for. report : the model's, with the packer's line for
-    these files (none in a generation that it does not read), and what converting changed among the notes.
+    part, or the chip several. parts : those of the chip's parts where there are several. plan : that of the scales,
+    None where it was not asked for. report : the model's, with the packer's lines for these files (none in a generation
+    that it does not read), and what converting changed among the notes.
     """
 
     graph: Path
     chip: Path | None
     plan: Path | None
     report: Report
+    parts: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class _Forms:
     whole: ir.Graph
     part: ir.Graph | None
     notes: Sequence[str]
+    several: Sequence[ir.Graph] = ()
 
 
 @dataclass(frozen=True)
@@ -105,13 +109,22 @@ class QuantizedModel:
         if forms.part is not None:
             chip = chip_file(graph)
             ir.save(forms.part, chip)
+        several = tuple(part_file(graph, number + 1) for number in range(len(forms.several)))
+        for piece, path_ in zip(forms.several, several, strict=True):
+            ir.save(piece, path_)
         if plan is not None:
             text = self.plan.to_json()
             Plan.from_json(text, str(plan))  # read back before it is written
             write_text(plan, text)
         line = packer_line(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
         report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes))
-        return Written(graph, chip, None if plan is None else Path(plan), report)
+        if several and to == "thinker":
+            calls = [
+                packer_line(self.platform, part.packer_args, file) if part.runs else ""
+                for part, file in zip(report.program.chip, several, strict=True)
+            ]
+            report = replace(report, program=report.program.with_calls(calls))
+        return Written(graph, chip, None if plan is None else Path(plan), report, several)
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the integer graph alone, as `write` does."""
@@ -137,7 +150,9 @@ class QuantizedModel:
                 return _Forms(whole, None, notes)
             part = None if part is None else convert(part, to).graph
         names, row = self.platform.vendor.names(whole), self.platform  # both have the same
-        return _Forms(row.named(whole, names), None if part is None else row.named(part, names), notes)
+        named = row.named(whole, names)
+        several = [piece.graph for piece in parts_of(named, row).chip] if self.report.program.parts else []
+        return _Forms(named, None if part is None else row.named(part, names), notes, several)
 
     def session(self) -> Session:
         """Return a session on the integer graph."""

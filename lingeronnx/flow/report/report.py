@@ -17,6 +17,7 @@ from ...ops.macs import macs
 from ...targets import GraphCost, Target, VerdictFinding
 from ..assign.imported_scales import Taken
 from .output_parts import OutputPart
+from .program import Program
 
 __all__ = [
     "LEVELS",
@@ -73,6 +74,7 @@ class Report:
     taken : the scales that came with a model that was quantized already, or in another tool's plan, and what became of
         each. refused : {what such a plan speaks of: why its scale was not taken}
     next : what to try where it is not chip-ready, or loses much. full : whether the user wants to read everything
+    program : the parts in which it runs, where float operators between integers cut the chip's work
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -103,6 +105,7 @@ class Report:
     parts: Sequence[OutputPart] = ()
     next: Sequence[Next] = ()
     full: bool = False
+    program: Program = field(default_factory=Program)
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -114,6 +117,14 @@ class Report:
             return ["no operator of the model can be quantized"]
         between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
         return between + told_findings((f for f in self.findings if f.level != "plan"), self.full)
+
+    @property
+    def runs_text(self) -> str:
+        """How it runs in parts, as a line; empty where nothing is cut."""
+        if not self.program.parts:
+            return ""
+        refused = ", ".join(part.name for part in self.program.chip if not part.runs)
+        return self.program.text(self.integer_macs) + (f"; {refused} refused" if refused else "")
 
     @property
     def macs_text(self) -> str:
@@ -136,6 +147,8 @@ class Report:
             "fitted": [vars(f) for f in self.fitted],
             "packer": self.packer,
             "packer_args": self.packer_args,
+            "program": [part.to_dict() for part in self.program.parts],
+            "runs": self.runs_text,
             "notes": list(self.notes),
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),

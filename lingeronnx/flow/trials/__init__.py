@@ -4,13 +4,22 @@
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
     with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
     without_losing_stages -> Compared  without moved ranges or refinement, likewise
+    with_chip_parts -> Compared      what a part for the chip is refused for, or is not worth it, left to the host
 
 Owns: what counts as evidence. Must not know: files, how a result is reported.
 """
 
 from .best_effort import with_best_effort
-from .host_offload import with_best_ends
+from .chip_parts import with_chip_parts
+from .host_offload import with_best_ends, with_cells
 from .scale_granularity import with_finer_scales
 from .stage_ablation import without_losing_stages
 
-__all__ = ["with_best_effort", "with_best_ends", "with_finer_scales", "without_losing_stages"]
+__all__ = [
+    "with_best_effort",
+    "with_best_ends",
+    "with_cells",
+    "with_chip_parts",
+    "with_finer_scales",
+    "without_losing_stages",
+]

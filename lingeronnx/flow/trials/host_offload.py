@@ -15,11 +15,12 @@ from ...ops.macs import macs
 from ...run.data import Progress
 from ..planning.refinement import refined
 from ..planning.scale_sources import plan_for
+from ..prepare.preparation import Prepared
 from ..prepare.states import cells
 from ..report.comparison import Compared, compared
 from .evidence import level, levels
 
-__all__ = ["ends", "with_best_ends"]
+__all__ = ["ends", "with_best_ends", "with_cells"]
 
 _FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
@@ -45,13 +46,14 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
     lost = (min(levels(best)) < _LEAST, any(level(part.sqnr) < _LEAST for part in best.fidelity.parts))
     far, joined = (False, False) if conf.state else lost  # of states that are fed back the cells are tried
     tries = [(end, _GAIN) for end in ends(prepared.graph, far, joined)]
-    tries.append((cells(prepared.graph, conf.state, prepared.target), _CELL_GAIN))
+    if conf.cells == "auto":
+        tries.append((cells(prepared.graph, conf.state, prepared.target), _CELL_GAIN))
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
     if conf.effort == "fast" or not prepared.data.rereadable:
         fast = conf.effort == "fast"
         why = ("effort is fast", "--effort normal") if fast else ("the data are read once", "data that are held")
         return best.with_notes([_UNTRIED.format(*why)] if tries else ())
-    kept: dict[str, str] = {}
+    kept = _told(prepared)
     for more, gain in tries:
         if not more.keys() - kept.keys() - prepared.parts.floats.keys():
             continue
@@ -66,6 +68,17 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
         if _wins(best, other, gain):
             best, kept = other, host
     return best
+
+
+def _told(prepared: Prepared) -> dict[str, str]:
+    """Return the cells that the user wants on the host: what is tried keeps them there."""
+    return cells(prepared.graph, prepared.conf.state, prepared.target) if prepared.conf.cells == "host" else {}
+
+
+def with_cells(prepared: Prepared) -> Prepared:
+    """Return `prepared` with the cells of states that are fed back in float, where the user wants them there."""
+    told = _told(prepared)
+    return prepared.with_host(told) if told else prepared
 
 
 def ends(model: ir.Graph, lost: bool = False, joined: bool = False) -> list[dict[str, str]]:

@@ -6,6 +6,8 @@ What a platform's row calls a fault is what the packer does to a graph that is r
     input-twice       it takes no node that reads a graph input in several operands: they read a copy
     no-constant       it wants a weight in the graph: an identity convolution is one
     pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
+    pre-pad           it cuts a convolution with many weights, and moves padding for each part: such a convolution over
+                      a line stands upright, so that nothing is moved
     pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
                       convolution reads a copy, made by an identity convolution
     lstm-odd          an LSTMInt of an odd number of units is wrong: it gets one more
@@ -128,6 +130,71 @@ def _own_inputs(graph: ir.Graph, target: Target) -> list[Fitted]:
         )
         done.append(Fitted(str(node.name), what, "exact"))
     return done
+
+
+def _upright(graph: ir.Graph, target: Target) -> list[Fitted]:
+    """Turn a convolution over a line whose weights the packer cuts: its parts would share a tensor with moved padding.
+
+    The line is read as a column, [1, C, 1, W] as [1, C, W, 1], and the result as a line again: bytes stay in place.
+    """
+    done = []
+    for node in list(graph.graph):
+        if not _cut_over_line(node):
+            continue
+        source, weight, result = ir.source(node), ir.source(node, 1), node.outputs[0]
+        shape, wide = [int(d or 1) for d in ir.known_shape(source)], [int(d or 1) for d in ir.known_shape(result)]
+        kernel = ir.constant(weight)
+        column = _reshaped(graph, node, source, [1, shape[1], shape[3], 1], f"{source.name}_upright")
+        held = ir.add_initializer(
+            graph, ir.fresh_name(graph, f"{weight.name}_upright"), np.ascontiguousarray(np.swapaxes(kernel, 2, 3))
+        )
+        attributes = {name: ir.attr(node, name) for name in node.attributes}
+        pads = ir.attr(node, "pads") or [0] * 4
+        attributes["pads"] = [pads[1], pads[0], pads[3], pads[2]]
+        for key in ("kernel_shape", "strides", "dilations"):
+            attributes[key] = list(attributes.get(key) or [1, 1])[::-1]
+        name = ir.fresh_name(graph, f"{result.name}_upright")
+        turned = ir.make_node(
+            CONV2D.name, [column, held, *node.inputs[2:]], attributes, name=str(node.name), output=name,
+            domain=node.domain, like=result,
+        )  # fmt: skip
+        turned.outputs[0].shape = ir.oir_shape([1, wide[1], wide[3], 1])
+        sizes = ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_shape"), np.array(wide, np.int64))
+        back = ir.make_node(
+            "Reshape", [turned.outputs[0], sizes], name=f"{node.name}_line", output=f"{name}_line",
+            like=result,
+        )  # fmt: skip
+        back.outputs[0].shape = ir.oir_shape(wide)
+        ir.replace(graph, [node], [turned, back])
+        done.append(Fitted(str(node.name), "a convolution over a line stands upright: no padding has to move", "exact"))
+    return done
+
+
+def _reshaped(graph: ir.Graph, node: ir.Node, source: ir.Value, shape: list[int], name: str) -> ir.Value:
+    """Insert a Reshape of `source` in front of `node`; return its output."""
+    name = ir.fresh_name(graph, name)
+    sizes = ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_shape"), np.array(shape, np.int64))
+    made = ir.make_node("Reshape", [source, sizes], name=f"Reshape_{name}", output=name, like=source)
+    made.outputs[0].shape = ir.oir_shape(shape)
+    graph.graph.insert_before(node, made)
+    return made.outputs[0]
+
+
+def _cut_over_line(node: ir.Node) -> bool:
+    """Whether `node` convolves a line, the packer cuts its weights, and it moves no padding of a column."""
+    if node.op_type != CONV2D.name or ir.attr(node, "group", 1) != 1:
+        return False
+    weight, source = ir.shape(node.inputs[1]) or (), ir.shape(node.inputs[0]) or ()
+    if len(weight) != 4 or len(source) != 4 or source[2] != 1 or weight[2] != 1 or None in source[1:]:
+        return False
+    outputs, channels, _, length = (int(d or 0) for d in weight)
+    if any(stride != 1 for stride in ir.attr(node, "strides") or [1]) or not 1 < length <= channels:
+        return False
+    return outputs * -(-channels // 8) * 8 * length > _WHOLE_WEIGHTS
+
+
+#: Bytes of a convolution's weights that venus, which has this fault, holds at once.
+_WHOLE_WEIGHTS = 32768
 
 
 def moves_its_padding(node: ir.Node) -> bool:
@@ -275,6 +342,7 @@ _REMEDIES: tuple[tuple[LunaFault, Callable[[ir.Graph, Target], list[Fitted]]], .
     (LunaFault.UNUSED_INPUT, _read_inputs),
     (LunaFault.NO_CONSTANT, _some_constant),
     (LunaFault.PAD_READERS, _own_pads),
+    (LunaFault.PRE_PAD, _upright),
     (LunaFault.PRE_PAD, _own_inputs),
     (LunaFault.LSTM_ODD, lstm_even),
     (LunaFault.LSTM_AREA, lstm_area),

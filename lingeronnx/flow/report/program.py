@@ -1,0 +1,171 @@
+"""Which parts an integer graph is run in, what each costs, and whether the packer and the chip take it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...graph import ir, operators
+from ...graph.names import Names
+from ...ops.macs import macs
+from ...run.parts import Part, parts_of
+from ...targets import GraphCost, Target, VerdictFinding
+
+__all__ = ["PartReport", "Program", "float_operations", "program_of"]
+
+_OWN_REGION = "params:share-mem"  # constants in shared memory stay there from call to call
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """One part of a program.
+
+    name : "chip1", "host1" ... nodes : how many. inputs, outputs : names of tensors, as in the file. macs : of a chip
+    part, products of one sample. float_operations : of a host part, for one sample. runs : whether the packer takes a
+    chip part and the chip computes it right; findings : what speaks against it. packer_args : the packer's arguments.
+    packer : its call for the files that were written. shared, psram : bytes on the chip.
+    refused, members : integer nodes that findings speak of, and all of the part, by the user's names.
+    """
+
+    name: str
+    chip: bool
+    nodes: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    macs: int = 0
+    float_operations: int = 0
+    runs: bool = True
+    findings: tuple[VerdictFinding, ...] = ()
+    packer_args: str = ""
+    packer: str = ""
+    shared: int = 0
+    psram: int = 0
+    refused: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        told = {key: value for key, value in vars(self).items() if key not in ("refused", "members")}
+        return {
+            **told,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "findings": list(map(vars, self.findings)),
+        }
+
+
+@dataclass(frozen=True)
+class Program:
+    """Parts in the order in which they run."""
+
+    parts: tuple[PartReport, ...] = ()
+
+    @property
+    def chip(self) -> tuple[PartReport, ...]:
+        """The chip's parts."""
+        return tuple(part for part in self.parts if part.chip)
+
+    @property
+    def host(self) -> tuple[PartReport, ...]:
+        """The host's parts."""
+        return tuple(part for part in self.parts if not part.chip)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is something for the chip, and it takes all of it."""
+        return bool(self.chip) and all(part.runs for part in self.chip)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: parts share a region as large as the largest, but for those that keep constants."""
+        own = [part.shared for part in self.chip if _OWN_REGION in part.packer_args]
+        return sum(own) + max((part.shared for part in self.chip if _OWN_REGION not in part.packer_args), default=0)
+
+    @property
+    def psram(self) -> int:
+        """Bytes of psram, of all parts."""
+        return sum(part.psram for part in self.chip)
+
+    def text(self, share: float) -> str:
+        """Return the parts as a line. share : of the multiply-accumulates in integers, 0 to 1."""
+        chip, host = len(self.chip), len(self.host)
+        work = sum(part.float_operations for part in self.host)
+        done = f"{100 * (1 - share):.1f} %, {_amount(work)} float operations per call"
+        on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
+        return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done})"
+
+    def with_calls(self, calls: Sequence[str]) -> Program:
+        """Return the same with the packer's call of each chip part."""
+        left = iter(calls)
+        return Program(tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts))
+
+
+def _amount(count: int) -> str:
+    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)
+
+
+def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[Program, list[Part]]:
+    """Return what becomes of the parts of `graph`, and these, as they are written; names : those of its file."""
+    parts = parts_of(target.named(graph, names), target).parts
+    nodes = {str(node.name): node for node in graph.graph}
+    back = {other: name for name, other in names.nodes.items()}
+    told = [
+        _chip(part, target, back) if part.chip else _host(part, [nodes[back.get(name, name)] for name in part.nodes])
+        for part in parts
+    ]
+    return Program(tuple(told)), list(parts)
+
+
+def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:
+    choice = target.verdict(part.graph)
+    verdict = choice.verdict
+    against = () if verdict.chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
+    cost = verdict.cost
+    return PartReport(
+        part.name,
+        True,
+        len(part.nodes),
+        part.inputs,
+        part.outputs,
+        macs=0 if cost is None else sum(cost.macs.values()),
+        runs=verdict.chip_ready,
+        findings=against,
+        packer_args=choice.line,
+        shared=0 if cost is None else cost.shared,
+        psram=0 if cost is None else cost.psram,
+        refused=tuple(back.get(name, name) for name in (_blamed(part, f, cost) for f in against)),
+        members=tuple(back.get(name, name) for name in part.nodes),
+    )
+
+
+def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
+    """Return the node that a finding names; where it names a memory, the one that writes most of what fills it."""
+    makers = {str(value.name): str(node.name) for node in part.graph.graph for value in node.outputs}
+    if cost is None or finding.node in makers.values():
+        return finding.node
+    return next((makers[name] for name in cost.largest if name in makers), finding.node)
+
+
+def _host(part: Part, nodes: Iterable[ir.Node]) -> PartReport:
+    work = float_operations(nodes)
+    return PartReport(part.name, False, len(part.nodes), part.inputs, part.outputs, float_operations=work)
+
+
+def float_operations(nodes: Iterable[ir.Node]) -> int:
+    """Return about how many float operations `nodes`, whose shapes are known, take for one sample.
+
+    Two for each multiply-accumulate, and one for each number that another node writes; none where numbers only move.
+    """
+    return sum(2 * macs(node) or _written(node) for node in nodes)
+
+
+def _written(node: ir.Node) -> int:
+    if node.op_type == "Constant" or (not node.domain and node.op_type in operators.MOVES):
+        return 0
+    shapes = [ir.shape(value) for value in node.outputs]
+    return sum(math.prod(int(d or 1) for d in shape) for shape in shapes if shape is not None)
