@@ -170,8 +170,8 @@ _QUANTIZING = (
                  help="Where the cells of recurrent layers whose states are fed back are computed; auto: in float on "
                  "the host where held-back calls show that it is better.  [default: auto]"),
     click.option("--max-parts", type=click.IntRange(1), metavar="N",
-                 help="Parts for the chip at most; what is left of the model is the host's.  [default: as many as "
-                 "float operators between integers make]"),
+                 help="Parts for the chip at most; layers that stand against it move to the host.  [default: as many "
+                 "as float operators between integers make, and no layer moves]"),
     click.option("--skip", multiple=True, metavar="SELECTOR",
                   help="Leave these nodes in float: a node, a tensor, a glob or type:Conv; NAME..: it and all "
                   "behind it; ..NAME: all before it. Repeatable."),

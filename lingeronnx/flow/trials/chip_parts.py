@@ -32,10 +32,12 @@ _WORTH = 4  # multiply-accumulates for each number that is handed over
 def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compared:
     """Return `best`, or the same with more in float, where that lets the chip run the rest in parts.
 
-    What is chip-ready, what another tool has quantized and what the user does not want in parts stays as it is.
+    Layers move only where the user allows it by a number of parts. What is chip-ready, what another tool has quantized
+    and what the user does not want in parts stays as it is.
     """
     prepared = best.prepared
-    if not prepared.conf.in_parts or not prepared.target.packs or prepared.read is not None:
+    allowed = prepared.conf.in_parts and prepared.conf.max_parts is not None
+    if not allowed or not prepared.target.packs or prepared.read is not None:
         return best
     if not best.result.report.chip_ready:
         best = _with_layers(best, progress)
