@@ -265,10 +265,8 @@ def deploy(
         Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
-    packages
-        "one" file with the packages of all chip parts, or "many".
-    attempt
-        Compile the C program here, run it on the samples and prove it; the proof is in the result.
+    packages, attempt
+        "one" file of all packages, or "many". Whether to compile the C program here, run and prove it.
 
     Raises
     ------
@@ -280,14 +278,13 @@ def deploy(
     """
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
+    how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
     if not isinstance(model, QuantizedModel):
         loaded = ir.opened(model)
         if is_integer_graph(loaded):
             if given := [key for key, value in settings.items() if value and key != "progress"]:
                 raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")
-            return deploy_graph(
-                model, folder, data, stem=stem, samples=samples, state=state, packages=packages, attempt=attempt
-            )
+            return deploy_graph(model, folder, data, stem=stem, **how)
         name = f"{Path(model).stem}_quant" if isinstance(model, str | os.PathLike) else None
         alone = calib is None and settings.get("plan") is None and not is_quantized(loaded)
         if alone and data is not None and not isinstance(data, Iterator):
@@ -296,18 +293,7 @@ def deploy(
         need_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
         need_scales(what, loaded, model.plan)
-    stem = stem or "model_quant"
-    return deploy_graph(
-        model.graph,
-        folder,
-        data,
-        stem=stem,
-        samples=samples,
-        state=state,
-        notes=notes,
-        packages=packages,
-        attempt=attempt,
-    )
+    return deploy_graph(model.graph, folder, data, stem=stem or "model_quant", notes=notes, **how)
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

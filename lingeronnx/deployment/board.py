@@ -112,7 +112,16 @@ def deploy(
             files = _sizes(made)
     except OSError as error:
         raise ConfigError(f"cannot deploy to {target}: {error.strerror}") from error
-    return Deployment(target, name, graph.target.name, files, "; ".join(commands), board.ports, tuple(notes), proof)
+    return Deployment(
+        folder=target,
+        stem=name,
+        platform=graph.target.name,
+        files=files,
+        command="; ".join(commands),
+        ports=board.ports,
+        notes=tuple(notes),
+        proof=proof,
+    )
 
 
 def _manifest(made: Path, body: Mapping[str, object]) -> None:

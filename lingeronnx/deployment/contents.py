@@ -15,18 +15,18 @@ from ..run.parts import Part, Parts, parts_of
 from ..targets import ArgumentChoice, Target
 from .c.attempt import Proof, attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
-from .c.program import Program, program_of
+from .c.program import BoardProgram, program_of
 from .golden import write_golden
-from .header import constants, header, identifier
+from .header import constants, header
 from .ports import Ports, ports_of
 from .readme import readme
 from .simulated import Graph, SampleRun
 
-__all__ = ["Board", "Cut", "cut_of", "ports_dict"]
+__all__ = ["Board", "CutGraph", "cut_of", "ports_dict"]
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutGraph:
     """The parts of a graph by the names of the chip's files, and the packer's arguments of the chip parts, by name."""
 
     parts: Parts
@@ -47,7 +47,7 @@ class Cut:
         return f"{stem}_host_{'head' if order.index(part) < order.index(self.parts.chip[0]) else 'tail'}.onnx"
 
 
-def cut_of(graph: Graph) -> Cut:
+def cut_of(graph: Graph) -> CutGraph:
     """Cut a graph in parts; ConstraintError where no chip can run one of them."""
     target = graph.target
     if not target.packs:
@@ -61,7 +61,7 @@ def cut_of(graph: Graph) -> Cut:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")
             where = "" if len(choices) == 1 else f"{name}: "
             raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
-    return Cut(parts, choices)
+    return CutGraph(parts, choices)
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,25 @@ class Board:
     """All that is written. program : None where the C cannot be made, and without says why."""
 
     target: Target
-    cut: Cut
+    cut: CutGraph
     stem: str
     found: Mapping[int, SampleRun]
     calls: Sequence[Sequence[PartRun]]
     pairs: Mapping[str, str]
     ports: Ports
-    program: Program | None
+    program: BoardProgram | None
     without: str
     many: bool
 
     @classmethod
     def of(
-        cls, graph: Graph, cut: Cut, stem: str, found: Mapping[int, SampleRun], pairs: Mapping[str, str], many: bool
+        cls,
+        graph: Graph,
+        cut: CutGraph,
+        stem: str,
+        found: Mapping[int, SampleRun],
+        pairs: Mapping[str, str],
+        many: bool,
     ) -> Board:
         """Return the folder's contents for the runs `found`; pairs : {output: input} of states."""
         runner = PartsRunner(cut.parts, "executor", graph.target)
@@ -90,10 +96,21 @@ class Board:
         program, without = None, ""
         files = {part.name: cut.file(stem, part) for part in cut.parts.parts}
         try:
-            program = program_of(cut.parts, graph.target, calls[0], pairs, identifier(stem), stem, cut.choices, files)
+            program = program_of(cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files)
         except (ConfigError, ConstraintError) as error:
             without = f"no C program is written: {error}"
-        return cls(graph.target, cut, stem, found, calls, pairs, ports, program, without, many)
+        return cls(
+            target=graph.target,
+            cut=cut,
+            stem=stem,
+            found=found,
+            calls=calls,
+            pairs=pairs,
+            ports=ports,
+            program=program,
+            without=without,
+            many=many,
+        )
 
     def notes(self) -> list[str]:
         """Return what the user should know."""
@@ -177,7 +194,15 @@ class Board:
         )
         sizes = {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
         text = readme(
-            self.stem, self.target.name, "; ".join(commands), self.ports, sizes, weights, costs[0], notes, self.program
+            self.stem,
+            self.target.name,
+            "; ".join(commands),
+            self.ports,
+            sizes,
+            weights=weights,
+            cost=costs[0],
+            notes=notes,
+            program=self.program,
         )
         _write(made / "README.md", text)
         files = [self.cut.file(self.stem, part) for part in self.cut.parts.parts]

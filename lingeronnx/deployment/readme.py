@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..targets import GraphCost
 from .c.guide import guide
-from .c.program import Program
+from .c.program import BoardProgram
 from .header import identifier
 from .ports import Port, Ports
 
@@ -27,7 +27,7 @@ def readme(
     weights: int,
     cost: GraphCost | None,
     notes: Sequence[str],
-    program: Program | None = None,
+    program: BoardProgram | None = None,
 ) -> str:
     """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
@@ -43,7 +43,9 @@ def readme(
     return "\n".join(lines) + "\n"
 
 
-def _steps(name: str, command: str, ports: Ports, sizes: Mapping[str, int], program: Program | None) -> Iterator[str]:
+def _steps(
+    name: str, command: str, ports: Ports, sizes: Mapping[str, int], program: BoardProgram | None
+) -> Iterator[str]:
     if program is not None and len(program.chip) > 1:
         yield f"1. Pack: `sh pack.sh`, which runs `{command}`."
         yield f"2. Build the program, and call `{program.prefix}_run()`. Inputs and outputs below are chip1's."

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = [path for name in ("lingeronnx", "simulator") for path in sorted((ROOT / name).rglob("*.py"))]
 
 #: Distributions whose module has another name.
-MODULES = {"PyYAML": "yaml", "Pillow": "PIL", "onnx-ir": "onnx_ir"}
+MODULES = {"PyYAML": "yaml", "Pillow": "PIL", "onnx-ir": "onnx_ir", "emx-onnx-cgen": "emx_onnx_cgen"}
 
 
 def third_party():
@@ -38,7 +38,7 @@ def requirements(*extras):
     return {MODULES.get(name, name): line for name, line in names.items()}
 
 
-USERS = ("report", "torch", "pictures", "cluster")
+USERS = ("c", "report", "torch", "pictures", "cluster")
 
 
 def test_what_is_declared_is_imported():

@@ -26,8 +26,8 @@ from ...run.in_parts import PartRun, PartsRunner
 from ...run.parts import Parts
 from .build import HOST_FLAGS, OWN_FLAGS, compiled, containers, stand_in
 from .folder import crcs_of, described
-from .program import Array, ChipPart, Program
-from .vectors import HOST_TOLERANCE, Vector, vectors_of
+from .program import Array, BoardProgram, ChipPart
+from .vectors import HOST_TOLERANCE, PartVector, vectors_of
 
 __all__ = ["Proof", "Running", "attempt", "library", "replayed"]
 
@@ -78,7 +78,7 @@ class Proof:
 class Running:
     """A program loaded into this process, its chip parts computed by the simulator."""
 
-    def __init__(self, made: Path, program: Program, runner: PartsRunner, packages: Sequence[bytes]) -> None:
+    def __init__(self, made: Path, program: BoardProgram, runner: PartsRunner, packages: Sequence[bytes]) -> None:
         self._library = ctypes.CDLL(str(made))
         self.program = program
         self.seen: list[tuple[int, int, int, bytes]] = []
@@ -138,7 +138,7 @@ class Running:
         self._call("deinit")()
 
 
-def sources(program: Program, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
+def sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
     """Return the program's C files with their flags, without main.c."""
     include, up = f"-I{stand_in()}", program.prefix.upper()
     own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
@@ -146,7 +146,7 @@ def sources(program: Program, folder: Path) -> list[tuple[Path, tuple[str, ...]]
     return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.host)]
 
 
-def library(program: Program, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:
+def library(program: BoardProgram, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:
     """Compile the program in `folder` with the stand-in as a shared library; return the warnings on our own C."""
     own = sources(program, folder)
     stand = [(stand_in() / "standin.c", ("-std=c99", f"-I{stand_in()}"))]
@@ -154,7 +154,7 @@ def library(program: Program, folder: Path, made: Path, flags: Sequence[str] = (
 
 
 def attempt(
-    program: Program,
+    program: BoardProgram,
     parts: Parts,
     folder: Path,
     calls: Sequence[Sequence[PartRun]],
@@ -190,7 +190,7 @@ def attempt(
     return proof
 
 
-def blobs(program: Program, folder: Path, vectors: Sequence[Sequence[Vector]] = ()) -> list[bytes]:
+def blobs(program: BoardProgram, folder: Path, vectors: Sequence[Sequence[PartVector]] = ()) -> list[bytes]:
     """Return the stand-in's packages as the program in `folder` takes them: one blob, or one for each chip part."""
     packages = list(containers(program, crcs_of(folder, program), vectors).values())
     many = f"_PACKAGES {len(packages)} " in (folder / f"{program.stem}.h").read_text(encoding="utf-8")
@@ -198,7 +198,11 @@ def blobs(program: Program, folder: Path, vectors: Sequence[Sequence[Vector]] = 
 
 
 def replayed(
-    program: Program, folder: Path, place: Path, vectors: Sequence[Sequence[Vector]], flags: Sequence[str] = ("-O1",)
+    program: BoardProgram,
+    folder: Path,
+    place: Path,
+    vectors: Sequence[Sequence[PartVector]],
+    flags: Sequence[str] = ("-O1",),
 ) -> str:
     """Compile the known-answer test in `place`, run it on packages that replay `vectors`; return its last line."""
     own = sources(program, folder)
@@ -218,7 +222,7 @@ def replayed(
 
 def _calls(
     proof: Proof,
-    program: Program,
+    program: BoardProgram,
     running: Running,
     plain: PartsRunner,
     own: PartsRunner,
@@ -253,7 +257,7 @@ def _calls(
             theirs[one.tensor] = _made(reference)[two.tensor]
 
 
-def hard(program: Program, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+def hard(program: BoardProgram, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """Return calls that are hard for borders: values far outside, halves between two integers, zeros."""
     names = {array.tensor for array in program.inputs if array.dtype == "float32"}
     largest = {name: float(np.abs(feeds[0][name]).max(initial=0.0)) or 1.0 for name in names}
@@ -275,7 +279,7 @@ def _made(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
 
 
 def _wrong(
-    proof: Proof, program: Program, running: Running, plain: PartsRunner | None, want: Sequence[PartRun],
+    proof: Proof, program: BoardProgram, running: Running, plain: PartsRunner | None, want: Sequence[PartRun],
     outputs: Mapping[str, np.ndarray],
 ) -> list[str]:  # fmt: skip
     """Return what is wrong with one call."""
@@ -320,7 +324,7 @@ def _first(raw: bytes, array: np.ndarray) -> str:
     return f"{len(off)} of {flat.size} differ, first element {off[0]} is {have[off[0]]}, expected {flat[off[0]]}"
 
 
-def _host(proof: Proof, name: str, targets: Sequence[Array], plain: PartsRunner, vector: Vector) -> list[str]:
+def _host(proof: Proof, name: str, targets: Sequence[Array], plain: PartsRunner, vector: PartVector) -> list[str]:
     """Compare a host part, on the program's own inputs, with onnxruntime."""
     failed = []
     for array, want, have in zip(targets, plain.on_host(name, vector.inputs), vector.outputs, strict=True):
@@ -339,7 +343,7 @@ def _host(proof: Proof, name: str, targets: Sequence[Array], plain: PartsRunner,
     return failed
 
 
-def _against(proof: Proof, program: Program, want: Sequence[PartRun], reference: Sequence[PartRun]) -> None:
+def _against(proof: Proof, program: BoardProgram, want: Sequence[PartRun], reference: Sequence[PartRun]) -> None:
     """Count integers that differ from a run with onnxruntime as the host, and see whether the first was near a tie."""
     first = True
     for part, one, two in zip(program.parts, want, reference, strict=True):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from .packages import arguments_crc, header, packed
-from .program import Program
+from .program import BoardProgram
 from .source import _CODES, Memory
-from .vectors import Vector
+from .vectors import PartVector
 
 __all__ = ["HOST_FLAGS", "OWN_FLAGS", "compiled", "compiler", "containers", "stand_in"]
 
@@ -64,7 +64,9 @@ def _called(words: Sequence[str]) -> str:
     return done.stderr
 
 
-def containers(program: Program, crcs: Mapping[str, int], calls: Sequence[Sequence[Vector]] = ()) -> dict[str, bytes]:
+def containers(
+    program: BoardProgram, crcs: Mapping[str, int], calls: Sequence[Sequence[PartVector]] = ()
+) -> dict[str, bytes]:
     """Return a package for the stand-in of each chip part, with its header, by part.
 
     calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback.
@@ -72,10 +74,10 @@ def containers(program: Program, crcs: Mapping[str, int], calls: Sequence[Sequen
     memory, found = Memory(program), {}
     for part in program.chip:
         index = program.parts.index(part)
-        body = struct.pack(
-            "<8s12sIIIIIII", b"LNGRPLAY", program.platform.encode(), part.number, memory.shared_of[part.name],
-            memory.psram_of[part.name] - 4096, len(part.inputs), len(part.outputs), len(calls), 0,
-        )  # fmt: skip
+        sizes = memory.shared_of[part.name], memory.psram_of[part.name] - 4096
+        counts = len(part.inputs), len(part.outputs), len(calls)
+        body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.number)
+        body += struct.pack("<IIIIII", *sizes, *counts, 0)
         body += b"".join(
             struct.pack(
                 "<II7If", _CODES[port.dtype], len(port.shape), *_seven(port.shape),

@@ -13,21 +13,21 @@ from ...run.in_parts import PartRun
 from ...targets import Target
 from ..dumps import raw
 from .packages import arguments_crc, header, script
-from .program import ChipPart, Program
+from .program import BoardProgram, ChipPart
 from .source import Memory, filled, host_header, model_c, model_h, substitutions
 from .vectors import main_c, selftest_c, vectors_of
 
 __all__ = ["described", "package_files", "pack_script", "write_golden_calls", "write_program"]
 
 
-def package_files(program: Program, many: bool) -> list[str]:
+def package_files(program: BoardProgram, many: bool) -> list[str]:
     """Return the files that `init` takes."""
     if many and len(program.chip) > 1:
         return [f"{program.stem}_{part.name}.pkg" for part in program.chip]
     return [f"{program.stem}.pkg"]
 
 
-def pack_script(made: Path, program: Program, target: Target, many: bool) -> tuple[str, list[str]]:
+def pack_script(made: Path, program: BoardProgram, target: Target, many: bool) -> tuple[str, list[str]]:
     """Return pack.sh and the packer's lines; the graphs of the chip's parts are in `made`."""
     blobs, parts = package_files(program, many), []
     alone = len(program.chip) == 1
@@ -44,12 +44,12 @@ def _crc(made: Path, part: ChipPart) -> int:
     return zlib.crc32((made / part.file).read_bytes())
 
 
-def crcs_of(made: Path, program: Program) -> dict[str, int]:
+def crcs_of(made: Path, program: BoardProgram) -> dict[str, int]:
     """Return the CRC-32 of the chip parts' files."""
     return {part.name: _crc(made, part) for part in program.chip}
 
 
-def write_program(made: Path, program: Program, runs: Sequence[PartRun], many: bool, constants: str) -> None:
+def write_program(made: Path, program: BoardProgram, runs: Sequence[PartRun], many: bool, constants: str) -> None:
     """Write the program's C. runs : one call, for the self-test. constants : macros of a chip part's ports."""
     packages = package_files(program, many)
     stem = program.stem
@@ -75,7 +75,7 @@ def write_program(made: Path, program: Program, runs: Sequence[PartRun], many: b
 
 
 def write_golden_calls(
-    folder: Path, program: Program, calls: Sequence[Sequence[PartRun]], feeds: Sequence[Mapping[str, np.ndarray]]
+    folder: Path, program: BoardProgram, calls: Sequence[Sequence[PartRun]], feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> None:
     """Write what the whole program takes and gives, call by call, beside the chip's vectors."""
     for number, (runs, given) in enumerate(zip(calls, feeds, strict=True)):
@@ -87,7 +87,7 @@ def write_golden_calls(
                 (place / f"model_{word}{index}.bin").write_bytes(raw(np.asarray(held[array.tensor], array.dtype)))
 
 
-def described(program: Program) -> dict[str, Any]:
+def described(program: BoardProgram) -> dict[str, Any]:
     """Return what the manifest tells of a program; `Session(path, host=DIR)` reads the host parts of it."""
     memory = Memory(program)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from .packages import EXECUTOR
-from .program import ChipPart, Program
+from .program import BoardProgram, ChipPart
 from .source import Memory
 
 __all__ = ["guide"]
@@ -14,7 +14,7 @@ __all__ = ["guide"]
 LARGE = 100_000
 
 
-def guide(program: Program, sizes: Mapping[str, int]) -> list[str]:
+def guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[str]:
     """Return the lines. sizes : bytes by file."""
     return [
         "## The program",
@@ -36,7 +36,7 @@ def guide(program: Program, sizes: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _summary(program: Program) -> Iterator[str]:
+def _summary(program: BoardProgram) -> Iterator[str]:
     p, up = program.prefix, program.prefix.upper()
     count = f"{len(program.chip)} chip part{'s' * (len(program.chip) > 1)}"
     host = f", {len(program.host)} host part{'s' * (len(program.host) > 1)}" if program.host else ""
@@ -54,7 +54,7 @@ def _summary(program: Program) -> Iterator[str]:
             )
 
 
-def _parts(program: Program) -> Iterator[str]:
+def _parts(program: BoardProgram) -> Iterator[str]:
     for part in program.parts:
         if isinstance(part, ChipPart):
             held = sum(
@@ -65,7 +65,7 @@ def _parts(program: Program) -> Iterator[str]:
             yield f"| {part.name} | host | {part.source.weights} | {part.operations} | {program.stem}_{part.name}.c |"
 
 
-def _memory(program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
+def _memory(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     memory, up = Memory(program), program.prefix.upper()
     weights = sum(part.source.weights for part in program.host)
     vector = sizes.get(f"{program.stem}_selftest.c", 0)
@@ -84,7 +84,7 @@ def _memory(program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
     )
 
 
-def _build(program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
+def _build(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     own = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
     own += [f"`{program.stem}_{part.name}.c`" for part in program.host]
     yield (
@@ -100,7 +100,7 @@ def _build(program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
     yield "On a PC, `make THINKER=DIR check` runs the known-answer test, `main.c`, with the vendor's library for a PC."
 
 
-def _changes(program: Program) -> Iterator[str]:
+def _changes(program: BoardProgram) -> Iterator[str]:
     yield "| when only weights change | |"
     yield "|---|---|"
     yield f"| new | the packages, `{program.stem}_selftest.c`, `golden/`, `pack.sh`, `manifest.json` |"
@@ -110,7 +110,7 @@ def _changes(program: Program) -> Iterator[str]:
         yield "| new where its own weights changed | the host parts' C |"
 
 
-def _what_now(program: Program) -> Iterator[str]:
+def _what_now(program: BoardProgram) -> Iterator[str]:
     p, up = program.prefix, program.prefix.upper()
     yield "### The known-answer test fails: what now"
     yield ""

@@ -22,12 +22,13 @@ from ...ops.macs import macs
 from ...run.in_parts import PartRun
 from ...run.parts import Parts
 from ...targets import ArgumentChoice, Target
+from ..header import identifier
 from ..ports import Port, ports_of
 from ..simulated import SampleRun
 from .host import HostSource, fixed, host_source
 from .memory import Use, planned, rounded
 
-__all__ = ["Array", "ChipPart", "HostPart", "Program", "c_type", "program_of", "words"]
+__all__ = ["Array", "ChipPart", "HostPart", "BoardProgram", "c_type", "program_of", "words"]
 
 _TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
 
@@ -103,7 +104,7 @@ class HostPart:
 
 
 @dataclass(frozen=True)
-class Program:
+class BoardProgram:
     """All of it.
 
     inputs, outputs : without states. states : (input, output) tensors, the output becomes the next call's input.
@@ -137,17 +138,18 @@ def program_of(
     target: Target,
     runs: Sequence[PartRun],
     state: Mapping[str, str],
-    prefix: str,
+    *,
     stem: str,
     choices: Mapping[str, ArgumentChoice],
     files: Mapping[str, str],
-) -> Program:
+) -> BoardProgram:
     """Return the program of `parts`, with the sizes of one run of them.
 
     state : {output: input} of the whole graph. choices, files : the packer's arguments of chip parts, the ONNX
     files of all. Raises ConstraintError
     for a graph whose outputs are inputs, and as `host_source` and `ports_of` do.
     """
+    prefix = identifier(stem)
     arrays: dict[str, Array] = {}
     for run in runs:
         for name, array in (*run.inputs.items(), *run.outputs.items()):
@@ -171,8 +173,17 @@ def program_of(
     outputs = tuple(arrays[name] for name in ends if name not in state)
     states = tuple((arrays[two], arrays[one]) for one, two in state.items() if two in arrays)
     places, arena = _placed(made, {a.tensor for a in (*inputs, *outputs)} | {one.tensor for one, _ in states}, state)
-    return Program(
-        prefix, stem, target.name, tuple(made), inputs, outputs, states, places, arena, _tolerance(made, bool(states))
+    return BoardProgram(
+        prefix=prefix,
+        stem=stem,
+        platform=target.name,
+        parts=tuple(made),
+        inputs=inputs,
+        outputs=outputs,
+        states=states,
+        places=places,
+        arena=arena,
+        tolerance=_tolerance(made, bool(states)),
     )
 
 
@@ -198,17 +209,17 @@ def _chip(
     quantized = tuple(any(use.node.op_type == QUANT.name for use in v.uses()) for v in graph.graph.inputs)
     dequantized = tuple(_behind_dequant(value) for value in graph.graph.outputs)
     return ChipPart(
-        run.part.name,
-        number,
-        file,
-        graph,
-        choice,
-        ports.inputs,
-        ports.outputs,
-        sources,
-        targets,
-        quantized,
-        dequantized,
+        name=run.part.name,
+        number=number,
+        file=file,
+        graph=graph,
+        choice=choice,
+        inputs=ports.inputs,
+        outputs=ports.outputs,
+        sources=sources,
+        targets=targets,
+        quantized=quantized,
+        dequantized=dequantized,
     )
 
 

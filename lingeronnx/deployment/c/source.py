@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 
 from .packages import EXECUTOR, arguments_crc
-from .program import Array, ChipPart, HostPart, Program, c_type, integers, words
+from .program import Array, BoardProgram, ChipPart, HostPart, c_type, integers, words
 
 __all__ = ["Memory", "filled", "host_header", "model_c", "model_h", "names_of", "substitutions"]
 
@@ -22,7 +22,7 @@ NO_SHIFT = 99
 class Memory:
     """Bytes of static memory, as planned. common : of shared memory that the parts take in turn."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BoardProgram) -> None:
         costs = [(part, part.choice.verdict.cost) for part in program.chip]
         sizes = {part.name: 0 if cost is None else math.ceil(cost.shared / 64) * 64 for part, cost in costs}
         self.common = max((sizes[p.name] for p in program.chip if not p.own_shared), default=0)
@@ -56,10 +56,10 @@ def names_of(arrays: Sequence[Array], start: str) -> dict[str, str]:
     return found
 
 
-class _Writer:
+class _CallText:
     """The C of one call."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BoardProgram) -> None:
         self.program = program
         self.ins, self.outs = names_of(program.inputs, "in"), names_of(program.outputs, "out")
         self.states = {one.tensor: f"state{k}" for k, (one, _) in enumerate(program.states)}
@@ -180,7 +180,7 @@ def quantizer(dtype: str, shift: int) -> str:
 _LIMITS = {"int8": ("127", "-128"), "int16": ("32767", "-32768"), "int32": ("2147483648", "-2147483648")}
 
 
-def _borders(program: Program) -> str:
+def _borders(program: BoardProgram) -> str:
     """Return the border functions that are called."""
     found: dict[str, str] = {}
     for part in program.chip:
@@ -231,9 +231,9 @@ def _dequantize(dtype: str) -> str:
     ])  # fmt: skip
 
 
-def model_c(program: Program, crcs: Mapping[str, int]) -> str:
+def model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     """Return model.c. crcs : CRC-32 of the chip parts' files."""
-    writer, p, up = _Writer(program), program.prefix, program.prefix.upper()
+    writer, p, up = _CallText(program), program.prefix, program.prefix.upper()
     quantized = bool(writer.shifts)
     inner = ", ".join(writer.inner())
     lines = [f"static int run({inner})", "{"]
@@ -261,7 +261,7 @@ def model_c(program: Program, crcs: Mapping[str, int]) -> str:
     return filled("model.c", values)
 
 
-def _single(program: Program) -> Iterator[str]:
+def _single(program: BoardProgram) -> Iterator[str]:
     """Yield the function that runs one part by itself."""
     p, up = program.prefix, program.prefix.upper()
     yield f"int {p}_part(int part, const void *const *inputs, void *const *outputs)"
@@ -295,7 +295,7 @@ def _single(program: Program) -> Iterator[str]:
     yield "}"
 
 
-def _ports(program: Program, crcs: Mapping[str, int]) -> str:
+def _ports(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     lines, table = [], []
     for part in program.chip:
         name = f"ports_of_{part.name}"
@@ -316,7 +316,7 @@ def _comment(text: str) -> str:
     return "".join(c if 32 <= ord(c) < 127 else "?" for c in text).replace("*/", "* /").replace("/*", "/ *")
 
 
-def substitutions(program: Program) -> dict[str, object]:
+def substitutions(program: BoardProgram) -> dict[str, object]:
     """Return what all templates ask for."""
     return {
         "p": program.prefix,
@@ -329,9 +329,9 @@ def substitutions(program: Program) -> dict[str, object]:
     }
 
 
-def model_h(program: Program, packages: int, header: str) -> str:
+def model_h(program: BoardProgram, packages: int, header: str) -> str:
     """Return model.h. packages : number of blobs. header : the constants of inputs and outputs."""
-    writer, up, memory = _Writer(program), program.prefix.upper(), Memory(program)
+    writer, up, memory = _CallText(program), program.prefix.upper(), Memory(program)
     sizes = [
         (f"{up}_PACKAGES", packages, "blobs that init takes"),
         (f"{up}_PARTS", len(program.parts), "parts, in the order in which they run"),
@@ -373,7 +373,7 @@ def model_h(program: Program, packages: int, header: str) -> str:
     return filled("model.h", values)
 
 
-def host_header(program: Program) -> str:
+def host_header(program: BoardProgram) -> str:
     """Return the header of the host parts' functions."""
     guard = f"{program.prefix.upper()}_HOST_H"
     lines = [

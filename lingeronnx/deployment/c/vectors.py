@@ -9,24 +9,24 @@ import numpy as np
 
 from ...run.in_parts import PartRun
 from ..dumps import dump_name
-from .program import Array, ChipPart, HostPart, Program, c_type
+from .program import Array, BoardProgram, ChipPart, HostPart, c_type
 from .source import filled, names_of, substitutions
 
-__all__ = ["Vector", "host_tolerance", "main_c", "selftest_c", "vectors_of"]
+__all__ = ["PartVector", "host_tolerance", "main_c", "selftest_c", "vectors_of"]
 
 #: Of a host part's outputs, as a fraction of their range: another C library's exp and tanh differ in the last bits.
 HOST_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Vector:
+class PartVector:
     """What one part is given and makes in one call: of a chip part integers, as the executor has them."""
 
     inputs: tuple[np.ndarray, ...]
     outputs: tuple[np.ndarray, ...]
 
 
-def vectors_of(program: Program, runs: Sequence[PartRun]) -> list[Vector]:
+def vectors_of(program: BoardProgram, runs: Sequence[PartRun]) -> list[PartVector]:
     """Return the vectors of one call, part by part."""
     found = []
     for part, run in zip(program.parts, runs, strict=True):
@@ -38,7 +38,7 @@ def vectors_of(program: Program, runs: Sequence[PartRun]) -> list[Vector]:
         else:
             ins = tuple(np.ascontiguousarray(run.inputs[a.tensor]) for a in part.sources)
             outs = tuple(np.ascontiguousarray(run.outputs[a.tensor]) for a in part.targets)
-        found.append(Vector(ins, outs))
+        found.append(PartVector(ins, outs))
     return found
 
 
@@ -50,7 +50,7 @@ def host_tolerance(array: np.ndarray) -> float:
     return max(float(finite.max(initial=0.0)) * HOST_TOLERANCE, 1e-30)
 
 
-def selftest_c(program: Program, vectors: Sequence[Vector]) -> str:
+def selftest_c(program: BoardProgram, vectors: Sequence[PartVector]) -> str:
     """Return model_selftest.c."""
     arrays, tables, rows, room, most = [], [], [], 16, 1
     for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
@@ -115,7 +115,7 @@ def _float(value: float) -> str:
     return f"{value:.9g}f" if any(c in f"{value:.9g}" for c in ".e") else f"{value:.9g}.0f"
 
 
-def main_c(program: Program) -> str:
+def main_c(program: BoardProgram) -> str:
     """Return main.c."""
     ins, outs = names_of(program.inputs, "in"), names_of(program.outputs, "out")
     buffers = [f"static {c_type(a.dtype)} {ins[a.tensor]}[{max(a.count, 1)}];" for a in program.inputs]
@@ -157,7 +157,7 @@ def _both(arrays: Sequence[Array], names: Mapping[str, str], call: str) -> str:
     return joint or "call == 0"
 
 
-def _dump_names(program: Program) -> tuple[list[str], list[int]]:
+def _dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
     """Return a file's name for each port of each part, and where the inputs and the outputs of a part begin."""
     names: list[str] = []
     first: list[int] = []

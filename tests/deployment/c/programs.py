@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from lingeronnx import api
-from lingeronnx.deployment.c.program import Program
+from lingeronnx.deployment.c.program import BoardProgram
 from lingeronnx.deployment.contents import Board, cut_of
 from lingeronnx.deployment.header import identifier
 from lingeronnx.deployment.simulated import read_graph, runs
@@ -22,7 +22,7 @@ class Made:
     """A folder, and what it was made of."""
 
     folder: Path
-    program: Program
+    program: BoardProgram
     parts: Parts
     calls: list
     feeds: list
