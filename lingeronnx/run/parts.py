@@ -73,7 +73,7 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
     Of several chip parts each is brought into the form that the packer wants (`Target.finish`); one alone is as it
     stands in the graph. Raises ModelError where a tensor between the parts has no type.
     """
-    cut = _Cut(graph)
+    cut = _Stages(graph)
     found: list[Part] = []
     whole = None
     several = sum(bool(cut.nodes(stage)) for stage in range(1, 2 * cut.last, 2)) > 1
@@ -104,7 +104,7 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
     return Parts(graph, tuple(found))
 
 
-class _Cut:
+class _Stages:
     """Which stage computes which node: 0, 2, 4 ... are the host's, 1, 3, 5 ... the chip's."""
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -172,7 +172,7 @@ class _Cut:
         return found if any(id(node) not in self._free for node in found) else []
 
 
-def _host(graph: ir.Graph, whole: onnx.ModelProto, cut: _Cut, stage: int) -> ir.Graph:
+def _host(graph: ir.Graph, whole: onnx.ModelProto, cut: _Stages, stage: int) -> ir.Graph:
     """Return the host part of a stage; it writes first what stages after it read, in their order."""
     pairs = list(zip(cut.order, whole.graph.node, strict=True))
     nodes: list[onnx.NodeProto] = []

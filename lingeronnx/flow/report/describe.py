@@ -19,7 +19,7 @@ from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from .advice import next_options
 from .fidelity import Fidelity
-from .program import Program, program_of
+from .program import ProgramReport, program_of
 from .report import FloatNode, Report, float_nodes, packer_line
 
 __all__ = ["cut_in_parts", "describe"]
@@ -42,15 +42,9 @@ def describe(
     """
     target, plan, parts = planned.target, planned.plan, planned.parts
     fallbacks, host = float_nodes(parts.graph, parts.floats, parts.inside)
-    host += _behind(prepared)
-    if target.packs:
-        host += [
-            FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
-            for node in graph.graph
-            if scaled_by_host(node)
-        ]
+    host += [*_behind(prepared), *(_scaled(graph) if target.packs else [])]
     renamed = target.vendor.names(graph)
-    packed, program, formed = None, Program(), []
+    packed, program, formed = None, ProgramReport(), []
     if cut_in_parts(planned):
         program, cut = program_of(graph, target, renamed)
         formed = [done for part in cut for done in part.formed]
@@ -111,6 +105,12 @@ def _behind(prepared: Prepared) -> list[FloatNode]:
         return []
     kinds = {str(node.name): node.op_type for node in tail.model.graph}
     return [FloatNode(name, kind, tail.why[name]) for name, kind in kinds.items()]
+
+
+def _scaled(graph: ir.Graph) -> list[FloatNode]:
+    """Return the Dequants that the host computes, since the chip writes more than 8 bits."""
+    why = "the chip writes more than 8 bits, and the host scales them"
+    return [FloatNode(str(node.name), node.op_type, why) for node in graph.graph if scaled_by_host(node)]
 
 
 def _layers(parts: Partition, graph: ir.Graph) -> dict[str, int]:

@@ -13,7 +13,7 @@ from ...ops.macs import macs
 from ...run.parts import Part, parts_of
 from ...targets import GraphCost, Target, VerdictFinding
 
-__all__ = ["PartReport", "Program", "float_operations", "program_of"]
+__all__ = ["PartReport", "ProgramReport", "float_operations", "program_of"]
 
 _OWN_REGION = "params:share-mem"  # constants in shared memory stay there from call to call
 
@@ -57,7 +57,7 @@ class PartReport:
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramReport:
     """Parts in the order in which they run."""
 
     parts: tuple[PartReport, ...] = ()
@@ -96,10 +96,10 @@ class Program:
         on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
         return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done})"
 
-    def with_calls(self, calls: Sequence[str]) -> Program:
+    def with_calls(self, calls: Sequence[str]) -> ProgramReport:
         """Return the same with the packer's call of each chip part."""
         left = iter(calls)
-        return Program(tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts))
+        return ProgramReport(tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts))
 
 
 def _amount(count: int) -> str:
@@ -109,7 +109,7 @@ def _amount(count: int) -> str:
     return str(count)
 
 
-def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[Program, list[Part]]:
+def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[ProgramReport, list[Part]]:
     """Return what becomes of the parts of `graph`, and these, as they are written; names : those of its file."""
     parts = parts_of(target.named(graph, names), target).parts
     nodes = {str(node.name): node for node in graph.graph}
@@ -118,7 +118,7 @@ def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[Program, 
         _chip(part, target, back) if part.chip else _host(part, [nodes[back.get(name, name)] for name in part.nodes])
         for part in parts
     ]
-    return Program(tuple(told)), list(parts)
+    return ProgramReport(tuple(told)), list(parts)
 
 
 def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:

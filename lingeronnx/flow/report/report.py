@@ -17,7 +17,7 @@ from ...ops.macs import macs
 from ...targets import GraphCost, Target, VerdictFinding
 from ..assign.imported_scales import Taken
 from .output_parts import OutputPart
-from .program import Program
+from .program import ProgramReport
 
 __all__ = [
     "LEVELS",
@@ -105,7 +105,7 @@ class Report:
     parts: Sequence[OutputPart] = ()
     next: Sequence[Next] = ()
     full: bool = False
-    program: Program = field(default_factory=Program)
+    program: ProgramReport = field(default_factory=ProgramReport)
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
 
     @property

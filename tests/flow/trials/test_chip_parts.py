@@ -66,7 +66,7 @@ def test_a_tiny_island_goes_to_the_host():
     net = Net(8, 8, 8)
     a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
     b = net.node("Erf", net.node("Add", a, net.const(np.full((1, 8, 1, 1), 0.3, np.float32))))
-    result = made(net.graph(net.conv(b, (8, 8, 3, 3), pads=[1] * 4, out="y")))
+    result = made(net.graph(net.conv(b, (8, 8, 3, 3), pads=[1] * 4, out="y")), max_parts=9)
     assert len(result.report.program.chip) == 2
     add = next(node for node in result.report.float_nodes if node.op_type == "Add")
     assert "multiply-accumulates for" in add.why
