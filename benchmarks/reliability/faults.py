@@ -19,6 +19,7 @@ import argparse
 import ctypes
 import os
 import random
+import re
 import resource
 import select
 import shutil
@@ -39,6 +40,8 @@ import onnx
 KINDS = ("kill", "full", "streams", "forbidden", "clock", "twice")
 EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
 LIMIT = 300  # seconds of one run
+SECONDS = re.compile(rb"(?<=>)\d+(?=</td>)")  # that an attempt of a search took, in its page
+CHECKPOINTS = {"old": "one_asr.pt", "new": "one_torch.pt"}
 ONNXRUNTIME = ".ses"  # its number of the session, which it keeps where temporary files lie
 
 TINY = """
@@ -202,7 +205,10 @@ def content(path: Path) -> object:
     """Return all that a file or a folder holds; None where there is none."""
     if path.is_dir():
         return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
-    return path.read_bytes() if path.exists() else None
+    if not path.exists():
+        return None
+    held = path.read_bytes()
+    return SECONDS.sub(b"", held) if path.suffix == ".html" else held
 
 
 def extra(folder: Path, command: Command) -> list[str]:
@@ -409,6 +415,9 @@ def inputs(folder: Path) -> None:
         array = rng.integers(-8, 8, shape).astype(np.float32) / 16
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     onnx.save(model, folder / "tiny.onnx")
+    kept = Path(__file__).resolve().parents[2] / "tests" / "files" / "0.1"
+    for version, name in CHECKPOINTS.items():
+        shutil.copy(kept / name, folder / f"{version}.pt")
     (folder / "net.py").write_text(NET.replace("def net", "def new"))
     pid = os.fork()  # onnxruntime's threads stay in there
     if not pid:

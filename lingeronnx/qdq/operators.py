@@ -117,6 +117,9 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
         scales = [np.ravel(scale) for index in form.operands if (scale := ir.const(given(index + 1))) is not None]
         if len(scales) < len(form.operands):
             raise ModelError(f"{node.op_type} {node.name}: its scales are computed at run time")
+        counts = {scale.size for scale in scales} - {1}
+        if len(counts) > 1 or 0 in counts:
+            raise ModelError(f"{node.op_type} {node.name}: its scales have {sorted(counts)} values; they do not fit")
         step = np.asarray(np.prod(np.broadcast_arrays(*scales), axis=0), np.float32)
         value = ir.add_initializer(model, name("bias_scale"), step.reshape(-1) if step.size > 1 else step.reshape(()))
         inputs.append(make("DequantizeLinear", [bias, value], "bias", **({"axis": 0} if step.size > 1 else {})))

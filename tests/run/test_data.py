@@ -236,3 +236,18 @@ def test_empty_folder(tmp_path):
     """A folder without arrays is named."""
     with pytest.raises(DataError, match="holds no .npz or .npy file"):
         gathered(Data(tmp_path, ONE))
+
+
+def test_a_source_without_an_end_is_refused_and_one_with_a_limit_read():
+    """A generator that goes on past `most` gets one line; a limit, or a list as long, does not."""
+
+    def endless():
+        while True:
+            yield np.zeros((1, 3), np.float32)
+
+    spec = InputSpec("x", (None, 3), np.dtype(np.float32))
+    with pytest.raises(DataError, match="10 samples were read and no end is known"):
+        list(Data(endless, [spec], most=10).batches(4))
+    assert sum(len(feeds["x"]) for feeds, _ in Data(endless, [spec], limit=12, most=10).batches(4)) == 12
+    many = [np.zeros((1, 3), np.float32)] * 12
+    assert sum(len(feeds["x"]) for feeds, _ in Data(many, [spec], most=10).batches(4)) == 12

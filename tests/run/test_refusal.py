@@ -41,3 +41,10 @@ def test_reason(said):
 
 def test_an_error_without_words():
     assert reason(RuntimeError()) == "RuntimeError"
+
+
+def test_places_and_contexts_of_another_library_are_left_out():
+    told = reason(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : a.cc:1 f one.cc:22 g it has no data ==> Context: Bad"))
+    assert told == "it has no data"
+    told = reason(RuntimeError("Exception during initialization: v >= 0 && x <= std::max() was false."))
+    assert told == "a size or an index in it is out of range"

@@ -212,7 +212,7 @@ def _constants_held(model: ir.Graph) -> dict[str, Affine]:
             if value is not None and ir.const(value) is not None and _role(node, i, value) == "bias"
         ]
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
-            if key not in attrs:
+            if key not in attrs or len(node.inputs) <= index or node.inputs[index] is None:
                 continue
             scale = scales(attrs, key)
             along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()

@@ -41,6 +41,8 @@ def reason(error: Exception) -> str:
     """Return why onnxruntime raised `error`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     text = _CONTEXT.sub("", _without_place(_CODE.sub("", " ".join(line.strip() for line in lines))))
+    while (shorter := _without_place(text)) != text:  # one place told another
+        text = shorter
     text = _CONDITION.sub("a size or an index in it is out of range", text).replace("std::", "")
     for pattern, words in _KNOWN:
         if found := re.search(pattern, text):
