@@ -354,7 +354,7 @@ def test_nothing_half_written(ends, tmp_path, monkeypatch):
     """Where something fails on the way, the folder is as it was."""
     _, graph, data = ends
 
-    def broken(*_):
+    def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("lingeronnx.deployment.contents.readme", broken)

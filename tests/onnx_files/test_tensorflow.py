@@ -31,7 +31,7 @@ W = {"w": rand(4, 3, 3, 3)}
 
 
 @pytest.mark.parametrize(
-    "island",
+    "middle",
     (
         "r = Relu(t)",
         "r = Add(k, t)",
@@ -42,9 +42,9 @@ W = {"w": rand(4, 3, 3, 3)}
         "s = Softmax<axis = -1>(t) r = Mul(s, six)",
     ),
 )
-def test_fallback_between_convolutions(fallback):
+def test_nhwc_between_convolutions(middle):
     """Element-wise work in NHWC between two convolutions needs no Transpose."""
-    text = f"{HEAD} {fallback} d = {DOWN}(r) e = Conv<kernel_shape = [8, 8]>(d, w2) y = Flatten(e) }}"
+    text = f"{HEAD} {middle} d = {DOWN}(r) e = Conv<kernel_shape = [8, 8]>(d, w2) y = Flatten(e) }}"
     arrays = {"k": rand(4), "k2": rand(1, 1, 1, 4), "zero": np.float32(0), "six": np.float32(6), "w2": rand(5, 4, 8, 8)}
     assert "Transpose" not in ops(normalized(text, **W, **arrays))
 
@@ -102,16 +102,16 @@ def test_names_keep_their_meaning():
 
 
 @pytest.mark.parametrize(
-    "island",
+    "middle",
     (
         "r = Add(t, q)",  # the other operand is an activation that is not transposed
         "r = CumSum(t, one)",  # not an operator that may be moved
     ),
 )
-def test_refuses(fallback):
+def test_refuses(middle):
     """Where a Transpose would come back elsewhere nothing changes."""
     text = f"""g (float[N,3,8,8] x, float[N,8,8,4] q) => (float[N,8,8,4] y) {{ c = Conv<pads = [1, 1, 1, 1]>(x, w) t = {UP}(c)
-        {fallback} y = Relu(r) }}"""
+        {middle} y = Relu(r) }}"""
     found = normalized(text, **W, one=np.array(1))
     assert ops(found).count("Transpose") == 1
     assert ops(found)[1] == "Transpose"
