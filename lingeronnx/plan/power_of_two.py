@@ -14,7 +14,11 @@ def exponent_below(most: float, *, imported: bool = False) -> int:
 
     imported : `most` comes from a file in decimal digits; a power that it misses by their rounding counts as reached.
     """
-    return math.floor(math.log2(most) + (_SLACK if imported else 0.0))
+    if imported:
+        return math.floor(math.log2(most) + _SLACK)
+    if not 0 < most < math.inf:
+        raise ValueError(f"no power of two stands for {most}")
+    return math.frexp(most)[1] - 1  # exact, where a logarithm just below a whole number is rounded up to it
 
 
 def power_below(most: float, *, imported: bool = False) -> float:

@@ -32,3 +32,10 @@ def test_a_power_is_itself_also_where_a_file_has_it_in_few_digits(exponent):
     short = float(f"{exact:.7g}") * (1 - 1e-7)
     assert power_below(short, imported=True) == exact
     assert power_below(short) == exact / 2
+
+
+@pytest.mark.parametrize("exponent", (20, 49, 53, 60))
+def test_just_below_a_power_is_below_it(exponent):
+    """A logarithm would be rounded up to the whole number."""
+    assert exponent_below(math.nextafter(2.0**exponent, 0)) == exponent - 1
+    assert exponent_below(2.0**exponent) == exponent

@@ -166,7 +166,11 @@ def test_then_quantize(here):
         ("net", (), "'net' names no model; give file.py:name or module:name"),
         ("no.such.module:x", (), "importing no.such.module failed (ModuleNotFoundError"),
         (f"{MODELS}:number", (), "is a int; give a torch.nn.Module"),
-        (f"{MODELS}:failing", (), "failing() failed (RuntimeError: no weights here)"),
+        (
+            f"{MODELS}:failing",
+            (),
+            "failing(), which is called without arguments, failed (RuntimeError: no weights here)",
+        ),
         (f"{MODELS}:linear", (), "no inputs given; name their sizes: --input-shape"),
         (f"{MODELS}:linear", ("--input-shape", "1,5"), "the model fails on the given inputs"),
         (f"{MODELS}:linear", ("--input-shape", "1,4:float23"), "'float23' is no dtype of torch"),
