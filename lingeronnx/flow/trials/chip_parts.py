@@ -50,10 +50,15 @@ def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compare
         if not more:
             break
         host.update(more)
-        offloaded = prepared.with_host(host)
-        planned = plan_for(offloaded, None, progress, best.planned.observed)
-        best = compared(offloaded, planned, refined(planned, progress=progress), progress)
+        best = _with_host(best, host, progress)
     return best
+
+
+def _with_host(best: Compared, host: Mapping[str, str], progress: Progress | None) -> Compared:
+    """Return the model with `host` in float, {node: why}, and nothing else: planned and compared anew."""
+    offloaded = best.prepared.with_host(host)
+    planned = plan_for(offloaded, None, progress, best.planned.observed)
+    return compared(offloaded, planned, refined(planned, progress=progress), progress)
 
 
 def _with_layers(best: Compared, progress: Progress | None) -> Compared:
@@ -66,9 +71,7 @@ def _with_layers(best: Compared, progress: Progress | None) -> Compared:
     if not layers:
         return best
     floats = {name: why for name, why in prepared.parts.floats.items() if name not in layers}
-    offloaded = prepared.with_host(floats)
-    planned = plan_for(offloaded, None, progress, best.planned.observed)
-    other = compared(offloaded, planned, refined(planned, progress=progress), progress)
+    other = _with_host(best, floats, progress)
     lost = [before - after for before, after in zip(levels(best), levels(other), strict=True)]
     if max(lost, default=0.0) > _LOSS or not other.result.report.program.runs:
         return best

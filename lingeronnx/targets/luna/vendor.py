@@ -80,10 +80,13 @@ class Luna(Packs):
 
     def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
         """Return the cycles of a graph, packed with `words` or with the arguments of the verdict."""
-        from .timing import latency
+        from .packer.judge import Judged
+        from .timing import latency, priced
 
-        chosen = self.verdict(graph, target, None).words if words is None else words
-        return latency(graph, target, chosen)
+        priced(target)  # says so before a search for arguments
+        choice = self.verdict(graph, target, words)
+        assert isinstance(choice.verdict, Judged)
+        return latency(choice.verdict, target, choice.words)
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import onnx
-
 from ....errors import ConfigError
-from ....graph import ir
 from ... import Target
 from ...latency import Latency, LayerTime, UnpricedWork
-from ..packer.judge import make_ready, verdict
+from ..packer.judge import Judged
 from ..packer.memory.plan import IN_PLACE, PREFETCHED, MemoryPlan
 from ..packer.net import Net, NetStep, NetTensor
 from ..packer.options import PSRAM, Options, parse
@@ -20,7 +17,7 @@ from .prices import ARCS, Prices
 from .timeline import slots
 from .work import Node, NodeWork, Operand, work_of
 
-__all__ = ["PRICES", "latency"]
+__all__ = ["PRICES", "latency", "priced"]
 
 #: The chips whose prices are published.
 PRICES = {"arcs": ARCS}
@@ -29,27 +26,30 @@ PRICES = {"arcs": ARCS}
 _SLOWEST = 64 / 57
 
 
-def latency(graph: ir.Graph | onnx.ModelProto, target: Target, words: Iterable[str]) -> Latency:
-    """Return how long an integer graph takes on `target`, packed with the arguments `words`.
-
-    ConfigError for a chip without prices, and for a graph that the packer does not take.
-    """
+def priced(target: Target) -> Prices:
+    """Return the prices of a chip; ConfigError for one without."""
     if target.name not in PRICES:
         raise ConfigError(
             f"nothing is known of the time on {target.name}: kernel prices are published for "
             f"{', '.join(PRICES)} only; quantize for it, or measure on a board"
         )
-    options = parse(words)
-    ready = make_ready(graph, target, options)
-    judged = verdict(ready, target, options)
-    if ready.net is None or judged.memory is None:
+    return PRICES[target.name]
+
+
+def latency(judged: Judged, target: Target, words: Iterable[str]) -> Latency:
+    """Return how long the graph that was judged takes on `target`, packed with the arguments `words`.
+
+    ConfigError for a chip without prices, and for a graph that the packer does not take.
+    """
+    prices, options = priced(target), parse(words)
+    net, memory = judged.net, judged.memory
+    if net is None or memory is None:
         finding = next((f for f in judged.findings if f.level == "packs"), None)
         raise ConfigError(f"no time can be told of a graph that does not pack: {finding}")
-    prices, net, memory = PRICES[target.name], ready.net, judged.memory
-    priced = [_priced(step.name, work_of(_node(net, step, options)), prices) for step in net.steps]
+    sums = [_priced(step.name, work_of(_node(net, step, options)), prices) for step in net.steps]
     moved = [_moved(net, step, memory, prices) for step in net.steps]
     transfers = [_transfer(net, step, options, memory, prices) for step in net.steps]
-    placed = slots([done.cycles + more for done, more in zip(priced, moved, strict=True)], transfers)
+    placed = slots([done.cycles + more for done, more in zip(sums, moved, strict=True)], transfers)
     layers = [
         LayerTime(
             name=step.name,
@@ -63,9 +63,9 @@ def latency(graph: ir.Graph | onnx.ModelProto, target: Target, words: Iterable[s
             moved=more,
             priced=not done.rest,
         )
-        for step, done, more, slot, transfer in zip(net.steps, priced, moved, placed, transfers, strict=True)
+        for step, done, more, slot, transfer in zip(net.steps, sums, moved, placed, transfers, strict=True)
     ]
-    return Latency(target.name, tuple(layers), tuple(work for done in priced for work in done.rest))
+    return Latency(target.name, tuple(layers), tuple(work for done in sums for work in done.rest))
 
 
 @dataclass(frozen=True)

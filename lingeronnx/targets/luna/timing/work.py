@@ -60,7 +60,7 @@ class Operand:
 class Node:
     """A node as the chip runs it: operator, attributes, inputs, outputs.
 
-    axis : of a Slice, Split, Gather or concatenation, where the attributes do not say it. prefetch : whether the DMA
+    axis : of a Slice, whose attributes may not say it. prefetch : whether the DMA
     brings its constants before it begins.
     """
 
@@ -294,8 +294,8 @@ def _times(node: Node) -> Sequence[KernelCall]:
     return [_vector("mul", first.n, 8, 8)]
 
 
-def _axis(node: Node, name: str = "axis") -> int:
-    axis = node.axis if node.axis is not None else node.get(name, node.get("dim", 1))
+def _axis(node: Node, default: int = 1) -> int:
+    axis = node.axis if node.axis is not None else node.get("axis", node.get("dim", default))
     return int(axis) % len(node.inputs[0].shape)
 
 
@@ -323,7 +323,7 @@ def _cut(node: Node) -> Sequence[KernelCall]:
 
 
 def _gather(node: Node) -> Sequence[KernelCall]:
-    axis, shape = _axis(node, "axis") if node.axis is not None or "axis" in node.attributes else 0, node.inputs[0].shape
+    axis, shape = _axis(node, default=0), node.inputs[0].shape
     behind = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
     return [_copy(behind, math.prod(shape[:axis]) * node.inputs[1].n)]
 
