@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
-from ..latency import Latency
 from ..verdict import ArgumentChoice
-from .packing import Packs
+from .packing import Packs, prices_of
 
 if TYPE_CHECKING:
     import onnx
@@ -78,15 +77,15 @@ class Luna(Packs):
 
         return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
 
-    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
-        """Return the cycles of a graph, packed with `words` or with the arguments of the verdict."""
-        from .packer.judge import Judged
-        from .timing import latency, priced
-
-        priced(target)  # says so before a search for arguments
-        choice = self.verdict(graph, target, words)
-        assert isinstance(choice.verdict, Judged)
-        return latency(choice.verdict, target, choice.words)
+    def untimed(self, target: Target) -> str:
+        """Say why nothing is known of the time on a chip; empty where it is."""
+        if self.prices is not None:
+            return ""
+        known = ", ".join(row.name for row in _rows() if prices_of(row) is not None)
+        return (
+            f"nothing is known of the time on {target.name}: prices are published for {known} only; "
+            "measure it with a board's profile log (lingeronnx profile-board)"
+        )
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""
@@ -99,3 +98,9 @@ class Luna(Packs):
         from .packer.arguments.choice import shell
 
         return shell(words, graph, package)
+
+
+def _rows() -> tuple[Target, ...]:
+    from . import PLATFORMS
+
+    return PLATFORMS
