@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ._shared import (
+from .._shared import (
     DATA,
     METRICS,
     PATH,
@@ -20,7 +20,7 @@ from ._shared import (
     print_json,
     progress_bar,
 )
-from .show import console_for, show_evaluation
+from ..show import console_for, show_evaluation
 
 __all__ = ["evaluate"]
 
@@ -45,7 +45,7 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
     """Measure a model against labels, or against a baseline's outputs."""
     source = folders_of_pictures(options)
     with progress_bar() as progress:
-        from ..run.evaluation import evaluate as run
+        from ...run.evaluation import evaluate as run
 
         if batch is not None:
             options["batch"] = batch

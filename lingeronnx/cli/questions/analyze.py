@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._shared import (
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -22,7 +22,7 @@ from ._shared import (
 )
 
 if TYPE_CHECKING:
-    from ..analysis.profile.outliers import OutlierRow
+    from ...analysis.profile.outliers import OutlierRow
 
 __all__ = ["analyze"]
 
@@ -55,7 +55,7 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
     row of !!!: clamp or normalise that layer.
     """
     check_target(output, [model])
-    from .. import api
+    from ... import api
 
     rows = api.wb_analyse(model, output)
     _tell(rows, model, output, as_json)
@@ -91,7 +91,7 @@ def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | No
     source = folders_of_pictures(options)
     check_target(output, [model, data])
     with progress_bar() as progress:
-        from .. import api
+        from ... import api
 
         if batch is not None:
             options["batch"] = batch

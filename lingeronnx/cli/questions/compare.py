@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ._shared import (
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -21,7 +21,7 @@ from ._shared import (
     print_json,
     progress_bar,
 )
-from .show import console_for, show_comparison
+from ..show import console_for, show_comparison
 
 __all__ = ["compare"]
 
@@ -72,7 +72,7 @@ def compare(
     if (data is None) == (not profiles):
         raise click.UsageError("give one of --data DATA and --profiles DIR DIR")
     with progress_bar() as progress:
-        from .. import api
+        from ... import api
 
         fed = pairs("--state", state, "OUT=IN") or None
         if profiles:

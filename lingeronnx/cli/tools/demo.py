@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import click
 
-from ._shared import examples, json_option, print_json, progress_bar
-from .report import show_demo
-from .show import console_for
+from .._shared import examples, json_option, print_json, progress_bar
+from ..report import show_demo
+from ..show import console_for
 
 __all__ = ["demo"]
 
@@ -25,7 +25,7 @@ def demo(as_json: bool) -> None:
     The model and the digits are part of the package. Writes build/digits_cnn_quant.onnx in the current folder.
     """
     with progress_bar() as progress:
-        from ..demo import demo as run
+        from ...demo import demo as run
 
         done = run(progress=progress)
     report = replace(done.result.report, accuracy=done.evaluation.accuracy)

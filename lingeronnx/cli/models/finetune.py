@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError
-from ..files import chip_file
-from ._result import show_result
-from ._shared import (
+from ...errors import ConfigError
+from ...files import chip_file
+from .._result import show_result
+from .._shared import (
     DATA,
     METRICS,
     PATH,
@@ -119,8 +119,8 @@ def finetune(
             check_target(path, others)
     given = {key: value for key, value in options.items() if value is not None and value != ()}
     with progress_bar() as progress:
-        from .. import api
-        from ..plan.config import merge_overrides
+        from ... import api
+        from ...plan.config import merge_overrides
 
         result = api.finetune(
             model,

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError
-from ._shared import (
+from ...errors import ConfigError
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -20,7 +20,7 @@ from ._shared import (
     print_json,
     progress_bar,
 )
-from .show import console_for, show_simulation
+from ..show import console_for, show_simulation
 
 __all__ = ["simulate"]
 
@@ -55,8 +55,8 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     check_target(output, [model, data])
     _check_folder(options["dump"], data)
     with progress_bar() as progress:
-        from ..run.dump import write_npz
-        from ..run.simulation import simulate as run
+        from ...run.dump import write_npz
+        from ...run.simulation import simulate as run
 
         if batch is not None:
             options["batch"] = batch
@@ -64,7 +64,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
-        from ..run.dump import described
+        from ...run.dump import described
 
         made_of = {key: name for name, key in result.outputs.items()}
         tensors = [

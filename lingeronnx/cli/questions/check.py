@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from ..targets import DEFAULT
-from ._shared import DATA, PATH, examples, json_option, json_text, print_json
+from ...targets import DEFAULT
+from .._shared import DATA, PATH, examples, json_option, json_text, print_json
 
 __all__ = ["check"]
 
@@ -51,10 +51,10 @@ def check(
     With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
     output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
     """
-    from .. import api
-    from ..analysis.check.structure import RESULT
-    from ..graph import ir
-    from ..qdq.read import is_quantized
+    from ... import api
+    from ...analysis.check.structure import RESULT
+    from ...graph import ir
+    from ...qdq.read import is_quantized
 
     found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
     lines, every = found.lines(notes == "full"), found.lines(True)
@@ -80,7 +80,7 @@ def check(
 
 def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
-    from ..files import making, write_text
+    from ...files import making, write_text
 
     with making(folder):
         for name, text in files.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH, check_target, examples, json_option, print_json
 
 __all__ = ["convert"]
 
@@ -34,7 +34,7 @@ def convert(model: Path, output: Path, to: str, platform: str | None, as_json: b
     A model that another tool has quantized is taken as well, its scales kept as far as the platform holds them.
     """
     check_target(output, [model])
-    from .. import api
+    from ... import api
 
     found = api.convert(model, to, platform)
     found.save(output)

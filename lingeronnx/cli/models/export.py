@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ._shared import PATH, check_target, examples, json_option, print_json
-from .show import console_for
+from .._shared import PATH, check_target, examples, json_option, print_json
+from ..show import console_for
 
 __all__ = ["export"]
 
@@ -78,7 +78,7 @@ def export(
         settings["output_names"] = output_names
     if shapes:
         settings["input_shapes"] = [_shape(text) for text in shapes]
-    from .. import api
+    from ... import api
 
     done = api.export(model, None, output, **settings)
     console = console_for(as_json)

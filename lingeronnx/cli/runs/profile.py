@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError
-from ._shared import (
+from ...errors import ConfigError
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -61,7 +61,7 @@ def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | N
     if not out_dir.parent.is_dir():
         raise ConfigError(f"cannot make the folder {out_dir}: there is no folder {out_dir.parent}; create it first")
     with progress_bar() as progress:
-        from .. import api
+        from ... import api
 
         if batch is not None:
             options["batch"] = batch

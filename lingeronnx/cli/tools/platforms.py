@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from ..targets import DEFAULT, PLATFORMS, Target, by_name
-from ._shared import examples, json_option, print_json
-from .show import console_for, plain, show_platform, show_platforms
+from ...targets import DEFAULT, PLATFORMS, Target, by_name
+from .._shared import examples, json_option, print_json
+from ..show import console_for, plain, show_platform, show_platforms
 
 __all__ = ["platforms"]
 
@@ -28,7 +28,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     if markdown:
         if name is not None or as_json:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
-        from ..analysis.check.operators_page import operators_markdown
+        from ...analysis.check.operators_page import operators_markdown
 
         click.echo(operators_markdown(), nl=False)
         return

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..targets import DEFAULT
-from ._shared import (
+from ...targets import DEFAULT
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -23,7 +23,7 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
-from .show import console_for, show_deployment
+from ..show import console_for, show_deployment
 
 __all__ = ["deploy"]
 
@@ -88,8 +88,8 @@ def deploy(
     """
     source = folders_of_pictures(options)
     with progress_bar() as progress:
-        from .. import api
-        from ..plan.config import merge_overrides
+        from ... import api
+        from ...plan.config import merge_overrides
 
         done = api.deploy(
             model,

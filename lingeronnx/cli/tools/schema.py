@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ._shared import examples, print_json
+from .._shared import examples, print_json
 
 __all__ = ["schema"]
 
@@ -22,6 +22,6 @@ def schema(what: str) -> None:
 
     An editor that knows it completes and checks quant.yaml as it is typed.
     """
-    from ..schemas.files import schema_of
+    from ...schemas.files import schema_of
 
     print_json(schema_of(what))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH, check_target, examples, json_option, print_json
 
 __all__ = ["checkpoint"]
 
@@ -33,7 +33,7 @@ def checkpoint(checkpoint_file: Path, output: Path, layout: str, to: str, as_jso
     UBLSTMP with its two directions. Other tensors are passed on as they are. Nothing in the file is executed.
     """
     check_target(output, [checkpoint_file])
-    from .. import api
+    from ... import api
 
     done = api.convert_checkpoint(checkpoint_file, output, to, layout)
     click.echo(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from ..errors import RepairError
-from ._shared import PATH, check_target, examples, json_option, print_json
+from ...errors import RepairError
+from .._shared import PATH, check_target, examples, json_option, print_json
 
 __all__ = ["fix_dequant"]
 
@@ -30,7 +30,7 @@ def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as
     Every finding and every edit is told. What has more than one answer is told and not guessed: nothing is written
     then. Exit code 1 where the graph cannot be repaired, or with --check where it does not run.
     """
-    from .. import api
+    from ... import api
 
     target = output or model.with_name(f"{model.stem}_fix.onnx")
     if not dry_run:

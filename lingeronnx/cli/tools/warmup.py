@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ._shared import examples, json_option, print_json, progress_bar
-from .show import console_for
+from .._shared import examples, json_option, print_json, progress_bar
+from ..show import console_for
 
 __all__ = ["warmup"]
 
@@ -22,7 +22,7 @@ def warmup(as_json: bool) -> None:
     The cache is below LINGERONNX_CACHE_DIR, else the user's cache folder.
     """
     with progress_bar() as progress:
-        from ..demo import warmup as run
+        from ...support.warmup import warmup as run
 
         seconds, cache = run(progress)
     where = f"cached in {cache}" if cache else "no cache folder can be written, so nothing is kept"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ConfigError
-from ..files import chip_file
-from ._result import show_result
-from ._shared import (
+from ...errors import ConfigError
+from ...files import chip_file
+from .._result import show_result
+from .._shared import (
     DATA,
     METRICS,
     PATH,
@@ -30,9 +30,9 @@ from ._shared import (
 )
 
 if TYPE_CHECKING:
-    from ..flow import QuantizedModel
-    from ..plan import Plan
-    from ..qdq.encodings import Encodings
+    from ...flow import QuantizedModel
+    from ...plan import Plan
+    from ...qdq.encodings import Encodings
 
 __all__ = ["quantize"]
 
@@ -156,8 +156,8 @@ def quantize(
     plan = None if plan_in is None else _read_plan(plan_in, options)
     calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
-        from .. import api
-        from ..plan.config import merge_overrides
+        from ... import api
+        from ...plan.config import merge_overrides
 
         if deploy_to is not None:
             _check_deploy(deploy_to, model, calib, plan)
@@ -214,9 +214,9 @@ def _check_format(written: str, deploy_to: Path | None) -> None:
 
 def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
     """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
-    from ..deployment import check_folder
-    from ..flow import need_data
-    from ..graph import ir
+    from ...deployment import check_folder
+    from ...flow import need_data
+    from ...graph import ir
 
     check_folder(folder)
     need_data(_SHIPPED, ir.load(model), calib, plan)
@@ -224,8 +224,8 @@ def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Enc
 
 def _check_scales(model: Path, result: QuantizedModel) -> None:
     """Raise ConfigError where a scale comes from no data."""
-    from ..flow import need_scales
-    from ..graph import ir
+    from ...flow import need_scales
+    from ...graph import ir
 
     need_scales(_SHIPPED, ir.load(model), result.plan)
 
@@ -233,7 +233,7 @@ def _check_scales(model: Path, result: QuantizedModel) -> None:
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
     """Write the attempts of a search, if there was one, as a page and as a picture."""
     if result.report.search is not None:
-        from ..search.page import write_page
+        from ...search.page import write_page
 
         page, picture = pages
         write_page(result.report.search, f"{model.name}, {result.report.platform}", page, picture)
@@ -241,7 +241,7 @@ def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) ->
 
 def _with_doubts(result: QuantizedModel) -> QuantizedModel:
     """Return the result, its notes with what looks wrong with the model as it is held."""
-    from .. import api
+    from ... import api
 
     doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
     return replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))
@@ -249,8 +249,8 @@ def _with_doubts(result: QuantizedModel) -> QuantizedModel:
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
     """Read a plan; put the platform and mode of one of ours into `options`; ConfigError where others were given."""
-    from ..plan import Plan
-    from ..qdq.encodings import read_plan
+    from ...plan import Plan
+    from ...qdq.encodings import read_plan
 
     plan = read_plan(path)
     if not isinstance(plan, Plan):

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ._shared import DATA, PATH, examples, folders_of_pictures, json_option, pairs, pictures, print_json
-from .show import console_for, show_verification
+from .._shared import DATA, PATH, examples, folders_of_pictures, json_option, pairs, pictures, print_json
+from ..show import console_for, show_verification
 
 __all__ = ["verify"]
 
@@ -62,7 +62,7 @@ def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **option
     Exit code 0 where all that was shown is equal, else 1.
     """
     source = folders_of_pictures(options)
-    from .. import api
+    from ... import api
 
     found = api.verify(model, source(data), state=pairs("--state", state, "OUT=IN") or None, **options)
     show_verification(console_for(as_json), found)

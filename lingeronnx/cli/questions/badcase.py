@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ._shared import (
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -19,7 +19,7 @@ from ._shared import (
     print_json,
     progress_bar,
 )
-from .show import console_for
+from ..show import console_for
 
 __all__ = ["badcase"]
 
@@ -76,7 +76,7 @@ def badcase(
     source = folders_of_pictures(options)
     check_target(output, [float_model, quant_model, data])
     with progress_bar() as progress:
-        from .. import api
+        from ... import api
 
         if batch is not None:
             options["batch"] = batch

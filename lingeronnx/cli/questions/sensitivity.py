@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ._shared import (
+from .._shared import (
     DATA,
     PATH,
     amounts,
@@ -22,7 +22,7 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
-from .show import console_for
+from ..show import console_for
 
 __all__ = ["sensitivity"]
 
@@ -106,11 +106,11 @@ def sensitivity(
     At the end stand the options of quantize that leave the worst ones out, and what they are predicted to give back.
     """
     source = folders_of_pictures(options)
-    from ..files import making
+    from ...files import making
 
     with making(folder), progress_bar() as progress:
-        from .. import api
-        from ..plan.config import merge_overrides
+        from ... import api
+        from ...plan.config import merge_overrides
 
         found = api.sensitivity(
             model,
