@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
 from ..verdict import ArgumentChoice
-from .packing import Packs, prices_of
+from .packing import Packs
 
 if TYPE_CHECKING:
     import onnx
@@ -81,10 +81,9 @@ class Luna(Packs):
         """Say why nothing is known of the time on a chip; empty where it is."""
         if self.prices is not None:
             return ""
-        known = ", ".join(row.name for row in _rows() if prices_of(row) is not None)
         return (
-            f"nothing is known of the time on {target.name}: prices are published for {known} only; "
-            "measure it with a board's profile log (lingeronnx profile-board)"
+            f"nothing is published of the time on {target.name}: a board's profile log gives figures "
+            "(lingeronnx profile-board), which --timing FILE uses"
         )
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
@@ -98,9 +97,3 @@ class Luna(Packs):
         from .packer.arguments.choice import shell
 
         return shell(words, graph, package)
-
-
-def _rows() -> tuple[Target, ...]:
-    from . import PLATFORMS
-
-    return PLATFORMS
