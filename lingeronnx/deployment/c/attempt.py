@@ -82,7 +82,7 @@ class Running:
         self._library = ctypes.CDLL(str(made))
         self.program = program
         self.seen: list[tuple[int, int, int, bytes]] = []
-        self._chips = {part.number: (part, runner) for part in program.chip}
+        self._chips = {part.number: (part, runner) for part in program.packages}
         self._error: Exception | None = None
         self._kept = [_COMPUTE(self._compute), _WATCH(self._show)]
         self._library.standin_compute(self._kept[0])
@@ -143,7 +143,7 @@ def sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, 
     include, up = f"-I{stand_in()}", program.prefix.upper()
     own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
     found = [(folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")]
-    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.host)]
+    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.functions)]
 
 
 def library(program: BoardProgram, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:

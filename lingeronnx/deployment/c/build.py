@@ -72,10 +72,10 @@ def containers(
     calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback.
     """
     memory, found = Memory(program), {}
-    for part in program.chip:
-        index = program.parts.index(part)
+    for part in program.packages:
+        steps = [index for index, one in enumerate(program.parts) if one.first == part.first]
         sizes = memory.shared_of[part.name], memory.psram_of[part.name] - 4096
-        counts = len(part.inputs), len(part.outputs), len(calls)
+        counts = len(part.inputs), len(part.outputs), len(calls) * len(steps)
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.number)
         body += struct.pack("<IIIIII", *sizes, *counts, 0)
         body += b"".join(
@@ -85,8 +85,8 @@ def containers(
             )
             for port in (*part.inputs, *part.outputs)
         )  # fmt: skip
-        for call in calls:
-            for array in (*call[index].inputs, *call[index].outputs):
+        for vector in (call[index] for call in calls for index in steps):
+            for array in (*vector.inputs, *vector.outputs):
                 raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
                 body += raw + bytes(-len(raw) % 8)
         words = part.choice.words
