@@ -38,7 +38,7 @@ from .run.evaluation import Evaluation, evaluate
 from .run.integer.runner import target_of
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
-from .targets import Target, by_name
+from .targets import Target, TimeWish, by_name
 from .tuning import finetune
 
 if TYPE_CHECKING:
@@ -89,6 +89,9 @@ def check(
     platform: str | Target | None = None,
     calib: object = None,
     packer_args: str | Sequence[str] | None = None,
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
@@ -105,13 +108,15 @@ def check(
         Data that give the sizes of inputs, where the file leaves them open.
     packer_args
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
+    clock, budget_ms, timing
+        The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
 
     Raises
     ------
     ModelError, ConfigError
         For what cannot be judged at all.
     """
-    file, proto = None, None
+    file, proto, wish = None, None, TimeWish(clock, budget_ms, timing)
     if isinstance(model, str | os.PathLike):
         file, packable = read_packable(model)
         proto = file if packable else None
@@ -119,15 +124,15 @@ def check(
         row = target_of(model) if platform is None else by_name(platform)
         proto = ir.to_proto(row.named(model))
     if proto is not None:
-        return check_packed(proto, None if platform is None else by_name(platform), packer_args)
+        return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
         model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
     assert isinstance(model, ir.Graph)
-    row = by_name(platform or QuantConfig().platform)
+    row = wish.target(by_name(platform or QuantConfig().platform))
     graph, notes = normalised(model, row, calib)
-    return check_float(graph, row, notes)
+    return check_float(graph, row, notes, wish)
 
 
 @np.errstate(all="ignore")  # as in `quantize`
@@ -245,6 +250,9 @@ def deploy(
     state: Mapping[str, str] | None = None,
     packages: str = "one",
     attempt: bool = False,
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Deployment:
     """Write everything a board needs into `folder`, as a whole or not at all.
@@ -267,11 +275,13 @@ def deploy(
         {output: input} of states that are fed back from call to call.
     packages, attempt
         "one" file of all packages, or "many". Whether to compile the C program here, run and prove it.
+    clock, budget_ms, timing
+        As for `check`: what the README says of the time on the chip.
 
     Raises
     ------
     ConstraintError
-        Where a part is for the chip and does not run there.
+        Where a part is for the chip and does not run there, or a call takes longer than it may.
     ConfigError
         For a proof that fails, for a folder that holds other files, for settings of a graph that is quantized already,
         and for a float model without data.
@@ -279,6 +289,7 @@ def deploy(
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
     how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
+    how["wish"] = TimeWish(clock, budget_ms, timing)
     if not isinstance(model, QuantizedModel):
         loaded = ir.opened(model)
         if is_integer_graph(loaded):

@@ -6,7 +6,7 @@ All of it is imported when it is first asked, so that a chip's row costs nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...graph import ir
     from ...graph.names import Names
+    from ..timing_row import TimingRow
 
 __all__ = ["Luna"]
 
@@ -85,6 +86,17 @@ class Luna(Packs):
             f"nothing is published of the time on {target.name}: a board's profile log gives figures "
             "(lingeronnx profile-board), which --timing FILE uses"
         )
+
+    def timed(self, row: TimingRow, target: Target) -> Luna:
+        """Return the same with the prices of a board."""
+        from .timing.board_row import prices
+
+        return replace(self, prices=prices(row, target))
+
+    @property
+    def clock(self) -> float | None:
+        """MHz, where a board's row tells them."""
+        return None if self.prices is None else self.prices.clock
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""
