@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["ARCS", "Copies", "Prices", "Vector"]
+__all__ = ["ARCS", "Copies", "Factor", "Prices", "Vector"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,15 @@ class Copies:
         return y0 + (size - x0) * (y1 - y0) / (x1 - x0)
 
     def fitted(self, size: int) -> float:
-        """Return what the vendor's polynomial says, cut to an integer."""
+        """Return what the vendor's program says: its polynomial, cut to an integer."""
+        return float(int(self.polynomial(size)))
+
+    def polynomial(self, size: int) -> float:
+        """Return the value of the vendor's polynomial."""
         total = 0.0
         for coefficient in self.fit:
             total = total * size + coefficient
-        return float(int(total))
+        return total
 
 
 @dataclass(frozen=True)
@@ -54,16 +58,29 @@ class Vector:
 
 
 @dataclass(frozen=True)
+class Factor:
+    """How a board differs from the formulas of a kernel: times its start, and times the rest of it."""
+
+    start: float = 1.0
+    rest: float = 1.0
+
+
+@dataclass(frozen=True)
 class Prices:
     """What the kernels of one chip cost, in cycles.
 
     vectors : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft : {points: cycles}.
+    factors : by the kernel's family, of a row that is fitted to a board. node : cycles of the host core for each node.
+    spread : how far off the whole may be, as a share of it, where that was measured; None: what `timing` says.
     """
 
     vectors: Mapping[str, Vector]
     fills: Mapping[int, int]
     copies: Mapping[str, Copies]
     fft: Mapping[int, int]
+    factors: Mapping[str, Factor] = field(default_factory=dict)
+    node: float = 0.0
+    spread: float | None = None
 
 
 def _starts(*cycles: int) -> dict[tuple[int, int], int]:
