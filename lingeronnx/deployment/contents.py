@@ -15,6 +15,7 @@ from ..run.parts import Part, Parts, parts_of
 from ..targets import UNASKED, ArgumentChoice, CallTime, Target, TimeWish
 from .c.attempt import Proof, attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
+from .c.footprint import footprint_lines
 from .c.program import BoardProgram, program_of
 from .canonical import firsts
 from .golden import write_golden
@@ -197,6 +198,7 @@ class Board:
         proof = attempt(self.program, self.cut.parts, made, self.calls, [run.feeds for run in self.found.values()])
         if proof.failed:
             raise ConfigError(f"--try: {proof.failed[0]}")
+        proof.cores = footprint_lines(self.program, made)
         return proof
 
     def write_texts(
