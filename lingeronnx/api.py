@@ -250,9 +250,6 @@ def deploy(
     state: Mapping[str, str] | None = None,
     packages: str = "one",
     attempt: bool = False,
-    clock: float | None = None,
-    budget_ms: float | None = None,
-    timing: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Deployment:
     """Write everything a board needs into `folder`, as a whole or not at all.
@@ -264,7 +261,8 @@ def deploy(
     folder
         A new folder, or one that `deploy` wrote before.
     calib, settings
-        Those of `quantize`, for a float model. Without calib it is calibrated on `data`, and a note says so.
+        Those of `quantize`, for a float model, and for all clock, budget_ms and timing. Without calib a model is
+        calibrated on `data`, and a note says so.
     data
         Samples for the golden vectors; default calib.
     stem
@@ -275,8 +273,6 @@ def deploy(
         {output: input} of states that are fed back from call to call.
     packages, attempt
         "one" file of all packages, or "many". Whether to compile the C program here, run and prove it.
-    clock, budget_ms, timing
-        As for `check`: what the README says of the time on the chip.
 
     Raises
     ------
@@ -288,8 +284,10 @@ def deploy(
     """
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
-    how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
-    how["wish"] = TimeWish(clock, budget_ms, timing)
+    wish = TimeWish(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
+    how: dict[str, Any] = {
+        "samples": samples, "state": state, "packages": packages, "attempt": attempt, "wish": wish
+    }  # fmt: skip
     if not isinstance(model, QuantizedModel):
         loaded = ir.opened(model)
         if is_integer_graph(loaded):

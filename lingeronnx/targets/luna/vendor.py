@@ -82,10 +82,7 @@ class Luna(Packs):
         """Say why nothing is known of the time on a chip; empty where it is."""
         if self.prices is not None:
             return ""
-        return (
-            f"nothing is published of the time on {target.name}: a board's profile log gives figures "
-            "(lingeronnx profile-board), which --timing FILE uses"
-        )
+        return f"nothing is published of the time on {target.name}; profile-board takes a board's log"
 
     def timed(self, row: TimingRow, target: Target) -> Luna:
         """Return the same with the prices of a board."""
