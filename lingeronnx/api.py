@@ -19,6 +19,7 @@ from .analysis.profile.outliers import WEIGHTS, OutlierRow, analyse_outputs, con
 from .analysis.profile.recording import compare_kept, profile
 from .analysis.sensitivity.ranking import Sensitivity
 from .analysis.sensitivity.sensitivity import sensitivity
+from .analysis.timeline import Timeline, trace
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, DataError
@@ -57,6 +58,7 @@ __all__ = [
     "QuantizedModel",
     "Sensitivity",
     "Simulation",
+    "Timeline",
     "Verification",
     "analyse_outputs",
     "check",
@@ -75,6 +77,7 @@ __all__ = [
     "sensitivity",
     "simulate",
     "structure",
+    "trace",
     "verify",
     "wb_analyse",
 ]
@@ -265,10 +268,8 @@ def deploy(
         calibrated on `data`, and a note says so.
     data
         Samples for the golden vectors; default calib.
-    stem
-        Beginning of the files' names.
-    samples
-        Number of golden samples.
+    stem, samples
+        Beginning of the files' names. Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
     packages, attempt
@@ -284,10 +285,8 @@ def deploy(
     """
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
-    wish = TimeWish(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
-    how: dict[str, Any] = {
-        "samples": samples, "state": state, "packages": packages, "attempt": attempt, "wish": wish
-    }  # fmt: skip
+    how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
+    how["wish"] = TimeWish(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
     if not isinstance(model, QuantizedModel):
         loaded = ir.opened(model)
         if is_integer_graph(loaded):
