@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....errors import ConfigError
 from ... import Target
 from ...latency import Latency, LayerTime, UnpricedWork
 from ..packer.judge import Judged
 from ..packer.memory.plan import IN_PLACE, PREFETCHED, MemoryPlan
+from ..packer.narrow import BITS
 from ..packer.net import Net, NetStep, NetTensor
-from ..packer.options import PSRAM, Options, parse
+from ..packer.options import PSRAM, SHARE, Options, parse
 from .kernels import KernelCall, cycles
 from .prices import ARCS, Prices
 from .timeline import slots
@@ -46,7 +47,12 @@ def latency(judged: Judged, target: Target, words: Iterable[str]) -> Latency:
     if net is None or memory is None:
         finding = next((f for f in judged.findings if f.level == "packs"), None)
         raise ConfigError(f"no time can be told of a graph that does not pack: {finding}")
-    sums = [_priced(step.name, work_of(_node(net, step, options)), prices) for step in net.steps]
+    sums = [
+        _priced(step.name, work_of(_node(net, step, options)), prices).also(
+            _in_place(net, step, options, memory, prices)
+        )
+        for step in net.steps
+    ]
     moved = [_moved(net, step, memory, prices) for step in net.steps]
     transfers = [_transfer(net, step, options, memory, prices) for step in net.steps]
     placed = slots([done.cycles + more for done, more in zip(sums, moved, strict=True)], transfers)
@@ -75,6 +81,10 @@ class _Priced:
     cycles: float
     high: float
     rest: tuple[UnpricedWork, ...]
+
+    def also(self, more: UnpricedWork | None) -> _Priced:
+        """Return the same with something more that has no price."""
+        return self if more is None else replace(self, rest=(*self.rest, more))
 
 
 def _operand(tensor: NetTensor) -> Operand:
@@ -128,6 +138,15 @@ def _priced(name: str, work: NodeWork, prices: Prices) -> _Priced:
 
 def _text(call: KernelCall) -> str:
     return ", ".join(f"{name} {value}" for name, value in call.arguments.items())
+
+
+def _in_place(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> UnpricedWork | None:
+    """Return what 4-bit weights cost that a node reads where they lie, which nothing tells; None for other nodes."""
+    if step.op not in PREFETCHED or step.weight_bits != BITS or options.prefetch or options.parameters == SHARE:
+        return None
+    size = sum(memory.stored[tensor.name] for tensor in net.constants(step))
+    least = prices.copies["psram_to_share" if options.parameters == PSRAM else "flash_to_share"].cycles(size)
+    return UnpricedWork(step.name, f"4-bit weights read where they lie; to copy them takes {least:.0f} cycles", size)
 
 
 def _transfer(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> float:
