@@ -150,7 +150,7 @@ def test_nothing_is_fetched_ahead():
     assert "params:share-mem" in result.report.packer_args
     assert lo.latency(result.graph).waits == 0
     outside = lo.latency(result.graph, packer_args="-p arcs -d False --dma_prefetch False")
-    assert sum("read where they lie" in work.what for work in outside.unpriced) == 2
+    assert sum("constants read in external memory" in work.what for work in outside.unpriced) == 4
 
 
 def test_a_plan_comes_back():
