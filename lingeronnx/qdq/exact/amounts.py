@@ -11,8 +11,8 @@ half a step of the sum added it rounds (A + 1/2) / 2^s:
 In float32 this holds where
 
     sum |w| * max|x| + |b| < 2^24     all sums on the way are integers over u of at most 24 bits, so exact in any order;
-    s <= 15                           A + 1/2 has at most 24 bits where |A| < 2^23. Beyond that |A| / 2^s is 2^8 at
-                                      least (for results of b bits: s <= 23 - b), which saturates either way.
+    s <= 24 - b                       A + 1/2 has at most 24 bits where |A| < 2^23. Beyond that |A| / 2^s is 2^(b-1) at
+                                      least, and results of b bits saturate either way.
 
 Otherwise the result has no exact form of this kind.
 """
@@ -77,8 +77,8 @@ def of_sum(total: Sum, rescale: object, scale: float, bits: int) -> Amount:
         raise NotExact(f"its sums reach {total.bound}, float32 counts to {COUNTED}")
     if right <= 0:
         return Amount(0.0, total.bound)
-    if right > _MANTISSA - 1 - bits:
-        raise NotExact(f"its shift is {right}; up to {_MANTISSA - 1 - bits} float32 has room for half a step")
+    if right > _MANTISSA - bits:
+        raise NotExact(f"its shift is {right}; up to {_MANTISSA - bits} float32 has room for half a step")
     half = 0.5 / total.unit
     if float(np.float32(half)) != half:
         raise NotExact(f"half a step of its sum is {half:g}, beyond float32")

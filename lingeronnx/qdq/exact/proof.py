@@ -6,7 +6,7 @@ by the integers that it stands for: where a scale is no power of two, `1 / scale
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,16 @@ from ...run.session import Session
 if TYPE_CHECKING:
     from ...run.runners.sessions import OrtSession
 
-__all__ = ["Compared", "Feeds", "beside_simulator", "open_batch", "opened", "random_feeds", "single"]
+__all__ = [
+    "Compared",
+    "Feeds",
+    "beside_simulator",
+    "open_batch",
+    "opened",
+    "output_scales",
+    "random_feeds",
+    "same_output",
+]
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -41,16 +50,6 @@ class Compared:
 def opened(model: ir.Graph) -> OrtSession:
     """Return the standard graph as a user opens its file."""
     return session_as_users_open(ir.to_bytes(model))
-
-
-def single(feeds: Feeds, axes: Mapping[str, int | None]) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the samples of `feeds`, each as a batch of one. axes : where an input has its samples, None: nowhere."""
-    counts = [array.shape[axis] for name, array in feeds.items() if (axis := axes.get(name, 0)) is not None]
-    for index in range(min(counts, default=1)):
-        yield {
-            name: array if (axis := axes.get(name, 0)) is None else array.take([index], axis)
-            for name, array in feeds.items()
-        }
 
 
 def random_feeds(model: ir.Graph, like_calibration: bool, count: int) -> list[dict[str, np.ndarray]] | None:
@@ -82,21 +81,19 @@ def random_feeds(model: ir.Graph, like_calibration: bool, count: int) -> list[di
     return found
 
 
-def beside_simulator(
-    model: ir.Graph, session: OrtSession, feeds: Iterator[Feeds] | list[dict[str, np.ndarray]]
-) -> Compared:
+def beside_simulator(model: ir.Graph, session: OrtSession, feeds: Iterable[Feeds]) -> Compared:
     """Compare the integer graph `model` with what was written for it, on samples one by one."""
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
-    scales = _scales(model)
+    scales = output_scales(model)
     equal = count = 0
     for feed in feeds:
         want, got = simulator.run(names, dict(feed)), session.run(names, dict(feed))
         count += 1
-        equal += all(_same(a, b, scales.get(name)) for name, a, b in zip(names, want, got, strict=True))
+        equal += all(same_output(a, b, scales.get(name)) for name, a, b in zip(names, want, got, strict=True))
     return Compared(equal, count)
 
 
-def _scales(model: ir.Graph) -> dict[str, Affine]:
+def output_scales(model: ir.Graph) -> dict[str, Affine]:
     """Return how the integers are held that outputs of Dequants stand for."""
     found = {}
     for value in model.graph.outputs:
@@ -107,7 +104,8 @@ def _scales(model: ir.Graph) -> dict[str, Affine]:
     return found
 
 
-def _same(want: np.ndarray, got: np.ndarray, q: Affine | None) -> bool:
+def same_output(want: np.ndarray, got: np.ndarray, q: Affine | None) -> bool:
+    """Return whether two outputs are the same, to the last bit or, held as `q`, by their integers."""
     if want.shape != got.shape:
         return False
     if q is None or np.array_equal(want, got):
