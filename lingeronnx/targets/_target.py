@@ -103,9 +103,9 @@ class Vendor:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
-    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
-        """Return how long the part for the chip takes; words as for `verdict`."""
-        raise ConfigError(f"nothing is known of the time on {target.name}; choose a chip")
+    def untimed(self, target: Target) -> str:
+        """Say why nothing is known of the time on a chip; empty where verdicts know it."""
+        return f"nothing is known of the time on {target.name}; choose a chip"
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
@@ -315,7 +315,13 @@ class Target:
         words : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
         pack.
         """
-        return self.vendor.latency(graph, self, words)
+        if unknown := self.vendor.untimed(self):
+            raise ConfigError(unknown)
+        verdict = self.verdict(graph, words).verdict
+        if verdict.time is None:
+            finding = next((f for f in verdict.findings if f.level == "packs"), None)
+            raise ConfigError(f"no time can be told of a graph that does not pack: {finding}")
+        return verdict.time
 
 
 def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:

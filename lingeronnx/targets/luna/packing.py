@@ -13,6 +13,7 @@ from types import MappingProxyType
 from ...errors import ConfigError
 from .._target import Target, Vendor
 from ..limits import ConvLimits, PoolLimits
+from .prices import Prices
 
 __all__ = [
     "ARCS",
@@ -27,6 +28,7 @@ __all__ = [
     "Packs",
     "PoolPacking",
     "packing",
+    "prices_of",
 ]
 
 
@@ -156,9 +158,13 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packs(Vendor):
-    """A vendor's code that has a packing: what the packer takes of the chip."""
+    """A vendor's code that has a packing: what the packer takes of the chip.
+
+    prices : what its kernels cost; None where nobody has published or measured that.
+    """
 
     packing: Packing
+    prices: Prices | None = None
 
 
 def packing(target: Target) -> Packing:
@@ -166,6 +172,11 @@ def packing(target: Target) -> Packing:
     if not isinstance(target.vendor, Packs):
         raise ConfigError(f"{target.name} has no packer; choose a chip")
     return target.vendor.packing
+
+
+def prices_of(target: Target) -> Prices | None:
+    """Return what the kernels of a chip cost; None where nothing is known."""
+    return target.vendor.prices if isinstance(target.vendor, Packs) else None
 
 
 VENUS = Packing(
