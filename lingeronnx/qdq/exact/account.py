@@ -7,7 +7,7 @@ from collections import Counter
 from ...graph import ir
 from .amounts import COUNTED
 from .functions import DOMAIN
-from .proof import Compared, beside_simulator, open_batch, opened, random_feeds
+from .proof import EqualSamples, beside_simulator, open_batch, opened, random_feeds
 from .write import ExactGraph, write_exact
 
 __all__ = ["ExactFile"]
@@ -26,7 +26,7 @@ class ExactFile:
     def __init__(self, model: ir.Graph, functions: bool) -> None:
         self.written: ExactGraph = write_exact(model, functions)
         self.graph = self.written.standard.graph
-        self.compared: dict[str, Compared] = {}
+        self.compared: dict[str, EqualSamples] = {}
         self.batch = ""
         session = opened(self.graph)
         for like, what in _KINDS.items():

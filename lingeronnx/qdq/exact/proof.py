@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...run.runners.sessions import OrtSession
 
 __all__ = [
-    "Compared",
+    "EqualSamples",
     "Feeds",
     "beside_simulator",
     "open_batch",
@@ -40,7 +40,7 @@ _SEPARATE = operators.ROWS | operators.MOVES | operators.BROADCAST | operators.O
 
 
 @dataclass(frozen=True)
-class Compared:
+class EqualSamples:
     """Of one kind of inputs: how many samples were compared, of how many all outputs are equal."""
 
     equal: int
@@ -81,7 +81,7 @@ def random_feeds(model: ir.Graph, like_calibration: bool, count: int) -> list[di
     return found
 
 
-def beside_simulator(model: ir.Graph, session: OrtSession, feeds: Iterable[Feeds]) -> Compared:
+def beside_simulator(model: ir.Graph, session: OrtSession, feeds: Iterable[Feeds]) -> EqualSamples:
     """Compare the integer graph `model` with what was written for it, on samples one by one."""
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
     scales = output_scales(model)
@@ -90,7 +90,7 @@ def beside_simulator(model: ir.Graph, session: OrtSession, feeds: Iterable[Feeds
         want, got = simulator.run(names, dict(feed)), session.run(names, dict(feed))
         count += 1
         equal += all(same_output(a, b, scales.get(name)) for name, a, b in zip(names, want, got, strict=True))
-    return Compared(equal, count)
+    return EqualSamples(equal, count)
 
 
 def output_scales(model: ir.Graph) -> dict[str, Affine]:
