@@ -50,6 +50,12 @@ class Luna(Packs):
 
         return MENDED.get(rewrite, ())
 
+    def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
+        """Return why weights stay at 8 bits."""
+        from .finish.narrow import stays_wide
+
+        return stays_wide(node, target)
+
     def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults that a float node would meet."""
         from .met import met
