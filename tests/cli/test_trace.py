@@ -13,10 +13,10 @@ def test_trace(here):
     lanes = check_format(body)
     assert {"NPU", "DMA", "host"} == set(lanes)
     told = here.json("trace", "tiny_quant.onnx", "-o", "u.json", "--clock", "300")
-    assert told["slices"] == sum(map(len, lanes.values()))
+    assert told["slices"] == sum(event["ph"] != "M" for event in body["traceEvents"])
     assert f"({told['slices']} slices)" in shown
-    end = max(end for lane in lanes.values() for _, end, _ in lane)
-    assert abs(end - 1e3 * told["time"]["milliseconds"]["total"]) < 1e-6
+    end = max(end for _, end, _ in lanes["NPU"])
+    assert abs(end - 1e3 * told["time"]["milliseconds"]["total"]) <= 1 / 1024
     assert (here.folder / "u.json").read_bytes() == (here.folder / "t.json").read_bytes()
 
 
