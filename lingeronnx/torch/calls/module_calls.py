@@ -15,6 +15,7 @@ All of them note what they are told on the modules (`counterparts`); `init` make
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
@@ -25,6 +26,7 @@ from ...errors import ConfigError
 from ...plan.config import QuantConfig
 from ...targets import DEFAULT, GENERIC, Target, by_name
 from .counterparts import Clamp, Widths, dress, marked, marks_of
+from .export_calls import export_through_us
 from .quantized_net import initialise
 from .trace import Settings, exported
 
@@ -165,7 +167,9 @@ def init(
     QuantConfig.of(config, "init").check_platform(row)
     _check_modules(net, row)
     _check_widths("init", widths, row)
+    _warn_unfit(net, kinds)
     state = initialise(net, Settings(kinds, row, chosen.value, widths, calib, exporter))
+    export_through_us()
     example = example_inputs if example_inputs is not None else marked(net).traced
     if example is not None and not (isinstance(example, tuple) and not example):
         positional = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
@@ -180,6 +184,14 @@ def _kinds(quant_modules: type[nn.Module] | Sequence[type[nn.Module]]) -> tuple[
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise ConfigError(f"init: quant_modules holds {kind!r}, which is no type of a torch.nn.Module")
     return kinds
+
+
+def _warn_unfit(net: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
+    """Warn of types that no module of `net` is of: that they fit nothing may be a mistake."""
+    if kinds and not any(isinstance(module, kinds) for module in net.modules()):
+        told = ", ".join(kind.__name__ for kind in kinds)
+        have = sorted({marked(module).original.__name__ for module in net.modules() if not [*module.children()]})
+        warnings.warn(f"init: quant_modules ({told}) fit no module; the net has {', '.join(have)}", stacklevel=3)
 
 
 def _check_modules(net: nn.Module, row: Target) -> None:
