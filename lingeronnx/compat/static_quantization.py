@@ -7,9 +7,10 @@ be there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
@@ -90,24 +91,12 @@ def quantize_static(
     model = ir.from_proto(model_input) if isinstance(model_input, onnx.ModelProto) else ir.load(model_input)
     what = "quantize_static calibrates a float model: give calibration_data_reader"
     need_data(what, model, calibration_data_reader, settings.get("plan"))
-    chosen = {
-        "platform": GENERIC.name,
-        "skip": [
-            *settings.pop("skip", ()),
-            *_left_out(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude),
-        ],
-        "bits": _one("activation_type", activation_type, _BITS),
-        "weight_bits": _one("weight_type", weight_type, _BITS),
-        "weight_scales": "channel" if per_channel else None,
-        "activations": "asymmetric" if _called(activation_type) == "QUInt8" else None,
-        "calibrator": _one("calibrate_method", calibrate_method, _CALIBRATORS),
-        **_options(extra_options or {}),
-        **settings,
-    }
-    try:
+    left_out = _left_out(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
+    chosen = {**_types(activation_type, weight_type, per_channel), **_options(extra_options or {}), **settings}
+    chosen |= {"skip": [*settings.get("skip", ()), *left_out]}
+    chosen |= {"calibrator": _one("calibrate_method", calibrate_method, _CALIBRATORS)}
+    with _in_their_words():
         result = quantize(model, calibration_data_reader, **chosen)
-    except ConfigError as error:
-        raise ConfigError(_in_their_words(str(error))) from error
     need_scales(what, model, result.plan)
     result.save(model_output, to=to)
     return result
@@ -125,11 +114,27 @@ def _called(value: object) -> str:
     return str(getattr(value, "name", value))
 
 
-def _in_their_words(message: str) -> str:
-    """Return a message of ours with the caller's arguments in place of our settings."""
-    for ours, theirs in _THEIRS:
-        message = re.sub(rf"(?<![\w-]){re.escape(ours)}", theirs, message)
-    return message
+def _types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
+    """Return the settings for what activations and weights are held in, on the default platform."""
+    return {
+        "platform": GENERIC.name,
+        "bits": _one("activation_type", activation, _BITS),
+        "weight_bits": _one("weight_type", weight, _BITS),
+        "weight_scales": "channel" if per_channel else None,
+        "activations": "asymmetric" if _called(activation) == "QUInt8" else None,
+    }
+
+
+@contextlib.contextmanager
+def _in_their_words() -> Iterator[None]:
+    """Inside, a ConfigError names the caller's arguments in place of our settings."""
+    try:
+        yield
+    except ConfigError as error:
+        message = str(error)
+        for ours, theirs in _THEIRS:
+            message = re.sub(rf"(?<![\w-]){re.escape(ours)}", theirs, message)
+        raise ConfigError(message) from error
 
 
 def _refuse(asked: bool, argument: str, why: str) -> None:

@@ -145,7 +145,9 @@ class RecordedSession(Session):
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
         """Yield a digest of each sample; DataError where it has no array for an input."""
         if lost := [name for name in self._fed if name not in feeds]:
-            raise DataError(f"the profile {self._home} has an input '{lost[0]}'; the other model has {', '.join(feeds)}")
+            raise DataError(
+                f"the profile {self._home} has an input '{lost[0]}'; the other model has {', '.join(feeds)}"
+            )
         arrays = [np.asarray(feeds[name]) for name in self._fed]
         for place in range(len(arrays[0])):
             hasher = hashlib.sha256()
