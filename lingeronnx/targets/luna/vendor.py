@@ -6,11 +6,10 @@ All of it is imported when it is first asked, so that a chip's row costs nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
-from ..latency import Latency
 from ..verdict import ArgumentChoice
 from .packing import Packs
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...graph import ir
     from ...graph.names import Names
+    from ..timing_row import TimingRow
 
 __all__ = ["Luna"]
 
@@ -50,6 +50,12 @@ class Luna(Packs):
 
         return MENDED.get(rewrite, ())
 
+    def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
+        """Return why weights stay at 8 bits."""
+        from .finish.narrow import stays_wide
+
+        return stays_wide(node, target)
+
     def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults that a float node would meet."""
         from .met import met
@@ -78,15 +84,22 @@ class Luna(Packs):
 
         return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
 
-    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
-        """Return the cycles of a graph, packed with `words` or with the arguments of the verdict."""
-        from .packer.judge import Judged
-        from .timing import latency, priced
+    def untimed(self, target: Target) -> str:
+        """Say why nothing is known of the time on a chip; empty where it is."""
+        if self.prices is not None:
+            return ""
+        return f"nothing is published of the time on {target.name}; profile-board takes a board's log"
 
-        priced(target)  # says so before a search for arguments
-        choice = self.verdict(graph, target, words)
-        assert isinstance(choice.verdict, Judged)
-        return latency(choice.verdict, target, choice.words)
+    def timed(self, row: TimingRow, target: Target) -> Luna:
+        """Return the same with the prices of a board."""
+        from .timing.board_row import prices
+
+        return replace(self, prices=prices(row, target))
+
+    @property
+    def clock(self) -> float | None:
+        """MHz, where a board's row tells them."""
+        return None if self.prices is None else self.prices.clock
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""
