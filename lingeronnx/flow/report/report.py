@@ -15,6 +15,7 @@ from ...fit import Fitted
 from ...graph import ir
 from ...ops.macs import macs
 from ...targets import GraphCost, Target, VerdictFinding
+from ...targets.latency import TimeSaved
 from ..assign.imported_scales import Taken
 from .output_parts import OutputPart
 from .program import ProgramReport
@@ -61,7 +62,8 @@ class Report:
 
     chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
         between them, packed with packer_args, and the chip computes it right (False without a packer)
-    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
+    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan.
+        saved : cycles before and after other forms of the same integers
     packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
     integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those that can be counted
     unknown_macs : {operator that may have some, and nobody knows how many: number of its nodes}
@@ -92,6 +94,7 @@ class Report:
     notes: Sequence[str]
     findings: Sequence[VerdictFinding] = ()
     cost: GraphCost | None = None
+    saved: TimeSaved | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measured_on: str = "on the calibration data"
@@ -152,6 +155,7 @@ class Report:
             "notes": list(self.notes),
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),
+            "cycles": None if self.saved is None else vars(self.saved),
             "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "measured_on": self.measured_on,
