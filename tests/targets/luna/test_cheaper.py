@@ -37,7 +37,7 @@ def written(model, *rewrites, platform="arcs"):
                 assert form.cycles >= 0
                 form.write()
                 count += 1
-    ir.remove_unused(graph)
+    sheet.close()
     return graph, count
 
 

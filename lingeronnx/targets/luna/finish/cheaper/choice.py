@@ -106,5 +106,5 @@ def _rewritten(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) ->
                 form.write()
                 done.append(Fitted(name, form.what, "exact"))
     if done:
-        ir.remove_unused(graph)
+        sheet.close()
     return done

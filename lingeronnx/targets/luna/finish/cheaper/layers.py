@@ -64,14 +64,16 @@ def factor_depthwise(sheet: Sheet, node: ir.Node) -> Form | None:
     def write() -> None:
         area = math.prod(view.image)
         factor, offset = (np.resize(array, view.channels) for array in arrays)  # as many, or one for all
+        known = [ir.source(node, 1), ir.source(node, 2)]
         lines, made = sheet.reshaped(ir.source(node), [view.channels, area], node), []
         for start, end in view.ranges:
             some = lines if view.parts == 1 else sheet.taken(lines, start, end, node)
             over = sheet.reshaped(some, [1, end - start, *view.image], node)
-            held = [
-                sheet.constant(f"{node.outputs[0].name}_factor", factor[start:end].reshape(-1, 1, 1, 1)),
-                sheet.constant(f"{node.outputs[0].name}_offset", offset[start:end]),
-            ]
+            weight, bias = factor[start:end].reshape(-1, 1, 1, 1), offset[start:end]
+            if view.parts == 1:
+                held = [sheet.held(v, a.shape, a) for v, a in zip(known, (weight, bias), strict=True)]
+            else:
+                held = [sheet.constant(f"{v.name}_from{start}", a) for v, a in zip(known, (weight, bias), strict=True)]
             result = _convolved(sheet, node, over, held, group=end - start)
             made.append(result if view.parts == 1 else sheet.reshaped(result, [end - start, area], node))
         whole = made[0] if view.parts == 1 else sheet.appended(made, float(ir.attr(node, "scale_o")), node)

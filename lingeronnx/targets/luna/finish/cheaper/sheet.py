@@ -116,6 +116,14 @@ class Sheet:
             self._held[key] = self.constant(name, np.ascontiguousarray(array.reshape(shape)))
         return self._held[key]
 
+    def close(self) -> None:
+        """Take out what nobody needs; constants in other sizes get the names of those that are gone."""
+        ir.remove_unused(self.graph)
+        for (value, _), new in self._held.items():
+            name = str(value.name)
+            if str(new.name) in self.graph.graph.initializers and name not in self.graph.graph.initializers:
+                ir.rename_initializer(self.graph, new, name)
+
     def reshaped(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
         """Return `value` in other sizes."""
         return value if sizes(value) == list(shape) else self.inserted(self._reshape(value, shape), before)

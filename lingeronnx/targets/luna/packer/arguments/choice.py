@@ -27,7 +27,7 @@ from .candidates import Candidate, candidates
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
 from .speed import Found, faster
 
-__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "shell"]
+__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "safest", "shell"]
 
 #: The share of the time that constants in shared memory must save, unless time is all: they lie there for good.
 _WORTH = 0.05
@@ -58,6 +58,13 @@ def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
     worth = None if not keeps_constants(proto) else 0.0 if objective_of(proto) == TIME else _WORTH
     candidate, said = faster(ready, target, base, first, worth)
     return Judgement(candidate.words(base), said, first[1])
+
+
+def safest(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
+    """Return the first arguments under which `graph` is right, and the verdict."""
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    base = plain_options(proto, target)
+    return chosen(make_ready(proto, target, base), target, base)
 
 
 def plain_options(proto: onnx.ModelProto, target: Target) -> Options:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from .....formats import LAYER_NORM
 from .... import Target
 from ....latency import Latency
 from ...packing import prices_of
@@ -46,8 +47,9 @@ def faster(ready: Ready, target: Target, base: Options, found: Found, worth: flo
         if better is None:
             break
         found = better
-    if worth is None:
-        return found
+    net = found[1].net
+    if worth is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
+        return found  # a LayerNormInt may write behind its plan, where the constants would lie
     kept = replace(found[0], shared=True)
     return _better(ready, target, base, found, iter([kept, replace(kept, psram=())]), 1.0 - worth) or found
 
