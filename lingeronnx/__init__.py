@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .api import profile as profile
     from .api import quantize as quantize
     from .api import sensitivity as sensitivity
+    from .api import trace as trace
     from .api import verify as verify
     from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
@@ -112,6 +113,7 @@ _HOME = {
     "quantize": "api",
     "read_plan": "qdq.encodings",
     "sensitivity": "api",
+    "trace": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
     "simulate": "run.simulation",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Environment", "Package", "environment"]
+__all__ = ["Environment", "Requirement", "environment"]
 
 _DISTRIBUTION = "lingeronnx"
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?P<limits>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
@@ -25,7 +25,7 @@ _LITTLE = 200e6  # bytes; kernels, graphs and dumps need about that much
 
 
 @dataclass(frozen=True)
-class Package:
+class Requirement:
     """One distribution: its version here (None: it is absent), what is asked for, and by which extra ("": always)."""
 
     name: str
@@ -60,7 +60,7 @@ class Environment:
     rows: tuple[str, ...]
     threads: int
     memory: int | None
-    packages: tuple[Package, ...]
+    packages: tuple[Requirement, ...]
     compiler: str | None
     cache: str | None
     code: tuple[int, int]
@@ -120,7 +120,7 @@ def environment() -> Environment:
 # ---- what is here ------------------------------------------------------------------------------------------------
 
 
-def _packages() -> Iterator[Package]:
+def _packages() -> Iterator[Requirement]:
     try:
         asked = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -133,7 +133,7 @@ def _packages() -> Iterator[Package]:
             here = metadata.version(match["name"])
         except metadata.PackageNotFoundError:
             here = None
-        yield Package(match["name"], here, match["limits"].strip(), match["extra"] or "")
+        yield Requirement(match["name"], here, match["limits"].strip(), match["extra"] or "")
 
 
 def _processor() -> str:
@@ -165,7 +165,7 @@ def _matters(name: str) -> bool:
 # ---- what is wrong with it ---------------------------------------------------------------------------------------
 
 
-def _of_packages(packages: tuple[Package, ...]) -> Iterator[str]:
+def _of_packages(packages: tuple[Requirement, ...]) -> Iterator[str]:
     if not packages:
         yield f"the package is not installed (a folder of sources on the path): pip install {_DISTRIBUTION}"
     for each in packages:

@@ -19,7 +19,7 @@ from ..reference import reference_ops
 from ..targets import DEFAULT, GENERIC, Target
 from .warmup import random_model
 
-__all__ = ["Difference", "Tested", "self_test"]
+__all__ = ["KernelDifference", "Tested", "self_test"]
 
 _SAMPLES = 4
 _SEED = 1
@@ -42,7 +42,7 @@ _CURVES_SHAPES = {"w1": (16, 16), "g": (16,), "h": (16,)}
 
 
 @dataclass(frozen=True)
-class Difference:
+class KernelDifference:
     """A tensor that came out otherwise: how many of its integers."""
 
     target: str
@@ -61,7 +61,7 @@ class Tested:
     nets: int
     tensors: int
     integers: int
-    differences: tuple[Difference, ...]
+    differences: tuple[KernelDifference, ...]
 
 
 def self_test(progress: Callable[[str, int, int | None], None] | None = None) -> Tested:
@@ -76,7 +76,7 @@ def self_test(progress: Callable[[str, int, int | None], None] | None = None) ->
             for name, ours, plain in _pairs(model, samples, target, mode):
                 counts.append(ours.size)
                 if wrong := int((ours != plain).sum()) if ours.shape == plain.shape else ours.size:
-                    different.append(Difference(target.name, name, wrong, ours.size))
+                    different.append(KernelDifference(target.name, name, wrong, ours.size))
             done += 1
             if progress is not None:
                 progress("self test", done, 2 * len(nets))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["Latency", "LayerTime", "TimeSaved", "UnpricedWork"]
+__all__ = ["Latency", "LayerTime", "TimeSaved", "UnpricedWork", "joined"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,16 @@ class Latency:
         }
 
 
+def joined(runs: Sequence[Latency]) -> Latency:
+    """Return the runs of several graphs, at least one, one after the other."""
+    layers: list[LayerTime] = []
+    before = 0.0
+    for run in runs:
+        layers += [replace(layer, start=layer.start + before, fetch=layer.fetch + before) for layer in run.layers]
+        before += run.total
+    return Latency(runs[0].platform, tuple(layers), tuple(work for run in runs for work in run.unpriced))
+
+
 @dataclass(frozen=True)
 class TimeSaved:
     """What other forms of a graph, and other arguments, save: cycles of one run before and after.
@@ -137,9 +147,8 @@ class TimeSaved:
     @property
     def text(self) -> str:
         """It in words."""
-        what = f"{self.before:,} / {self.after:,} (the same integers; upper ends)"
-        why = f"; by the prices of another chip, an assumption: none are published for {self.platform}"
-        return what + (why if self.assumed else "")
+        how = "another chip's prices assumed" if self.assumed else "upper ends"
+        return f"before / after {self.before:,} / {self.after:,} (same integers; {how})"
 
     def note(self, metadata: MutableMapping[str, str]) -> None:
         """Write it into the metadata of the graph that takes `after` cycles."""

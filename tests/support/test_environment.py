@@ -6,7 +6,7 @@ import os
 import pytest
 
 from lingeronnx.support import environment as module
-from lingeronnx.support.environment import Package, environment
+from lingeronnx.support.environment import Requirement, environment
 from simulator import _store
 
 
@@ -24,12 +24,12 @@ def test_it_can_be_written_as_json():
      ("2", ">=2.0.0", True)],
 )  # fmt: skip
 def test_versions(version, limits, fits):
-    assert Package("p", version, limits, "").fits is fits
+    assert Requirement("p", version, limits, "").fits is fits
 
 
 def test_absent_packages():
-    assert Package("p", None, ">=1", "torch").fits
-    assert not Package("p", None, ">=1", "").fits
+    assert Requirement("p", None, ">=1", "torch").fits
+    assert not Requirement("p", None, ">=1", "").fits
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_a_cache_that_others_may_write(monkeypatch, tmp_path, capfd):
 
 
 def test_packages_that_do_not_fit():
-    lines = list(module._of_packages((Package("numpy", "1.26", ">=2.0", ""), Package("x", None, ">=1", "c"))))
+    lines = list(module._of_packages((Requirement("numpy", "1.26", ">=2.0", ""), Requirement("x", None, ">=1", "c"))))
     assert lines == ["numpy 1.26 is here, lingeronnx asks for numpy>=2.0: pip install 'numpy>=2.0'"]

@@ -10,9 +10,6 @@ from .source import Memory
 
 __all__ = ["guide"]
 
-#: Bytes of a host part from which on it is named as large.
-LARGE = 100_000
-
 
 def guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[str]:
     """Return the lines. sizes : bytes by file."""
@@ -48,9 +45,10 @@ def _summary(program: BoardProgram) -> Iterator[str]:
     yield f"Packages: `{p}_init()` takes {up}_PACKAGES of them from memory, each beginning at a multiple of 64 bytes."
     yield f"It follows the interface of executor {EXECUTOR}; it was never run on a board."
     for part in program.functions:
-        if part.source.weights >= LARGE:
+        if part.source.large:
             yield (
-                f"Note: {part.name} has {part.source.weights:,} bytes of weights: on a small core it is the bottleneck."
+                f"Note: {part.name} has {part.source.weights:,} bytes of weights and takes {part.operations:,} float "
+                "operations a call: on a small core it is the bottleneck."
             )
 
 

@@ -11,6 +11,8 @@ from lingeronnx.deployment import verify
 from lingeronnx.deployment.c import host, loops
 from lingeronnx.deployment.c.attempt import attempt
 from lingeronnx.deployment.canonical import firsts
+from lingeronnx.deployment.contents import cut_of
+from lingeronnx.deployment.simulated import read_graph
 from tests import nets
 
 from . import programs
@@ -97,6 +99,16 @@ def test_equal_but_for_names(made):
         assert firsts(made.parts.parts)[one.name][0] == one.name
     finally:
         weight.const_value = held
+
+
+@needs_programs
+def test_files_of_equal_parts(made):
+    """Each part has the file of the first that is equal to it."""
+    cut = cut_of(read_graph(made.folder / "steps.onnx"))
+    files = {part.name: cut.file("steps", part) for part in cut.parts.parts}
+    assert len(set(files.values())) == len(cut.kinds) == len(made.program.kinds)
+    assert all((made.folder / file).is_file() for file in files.values())
+    assert cut.choices.keys() == {part.name for part in cut.kinds if part.chip}
 
 
 # ---- the loops -------------------------------------------------------------------------------------------------------

@@ -343,7 +343,7 @@ def test_the_whole_is_promised_and_faster(platform):
     assert done
     assert saved.before > 2 * saved.after
     assert saved.assumed == (platform != "arcs")
-    assert ("assumption" in saved.text) == saved.assumed
+    assert ("assumed" in saved.text) == saved.assumed
     assert_same(model, graph)
     words = target.verdict(graph).words
     assert judge(ir.to_proto(graph), platform, list(words)).right

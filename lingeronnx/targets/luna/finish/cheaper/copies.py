@@ -61,7 +61,7 @@ def enlarged(sheet: Sheet, node: ir.Node) -> Form | None:
         image = sheet.reshaped(source.value, over, node)
         sheet.put(sheet.operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node), node)
 
-    what = f"copies of single elements become a transposed convolution of {kernel[0]}x{kernel[1]} that multiplies by 1"
+    what = f"a transposed convolution of {kernel[0]}x{kernel[1]}, in place of copies of single elements"
     return Form(what, cycles, write)
 
 

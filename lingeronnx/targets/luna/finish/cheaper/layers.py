@@ -80,7 +80,7 @@ def factor_depthwise(sheet: Sheet, node: ir.Node) -> Form | None:
         sheet.put(whole, node)
 
     count = "a depthwise convolution" if view.parts == 1 else f"{view.parts} depthwise convolutions"
-    return Form(f"two kernels for each channel of a BatchNorm2dInt become {count} of size 1x1", cycles, write)
+    return Form(f"{count} of size 1x1, in place of two kernels for each channel", cycles, write)
 
 
 def _best_view(sheet: Sheet, shape: Sequence[int], uniform: bool) -> tuple[float, _Pointwise] | None:
@@ -164,5 +164,5 @@ def row_pointwise(sheet: Sheet, node: ir.Node) -> Form | None:
         given = [factor, *(v for v in node.inputs[2:] if v is not None)]
         sheet.put(_convolved(sheet, node, point, given, group), node)
 
-    what = "a LinearInt of one row turns what it reads and writes: it becomes a convolution over one point"
+    what = "a convolution over one point, which turns nothing"
     return Form(what, cycles, write)

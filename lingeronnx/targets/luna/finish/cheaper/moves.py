@@ -44,7 +44,7 @@ def join_turned(sheet: Sheet, node: ir.Node) -> Form | None:
         joined = sheet.operator(CONCAT.name, turned, attributes, result, node)
         sheet.put(sheet.turned(Matrix(joined, result[0]), node), node)
 
-    what = "its lines are short: matrices that are turned are joined, and the result is turned back"
+    what = "joined as matrices that are turned, since its lines are short"
     return Form(what, sheet.turning(*parts) + joining + sheet.costs.turn(*result), write)
 
 
@@ -79,7 +79,7 @@ def part_turned(sheet: Sheet, node: ir.Node) -> Form | None:
         some = sheet.taken(turned, start * inner, end * inner, node, str(node.name))
         sheet.put(sheet.turned(Matrix(some, taken[0]), node), node)
 
-    return Form("its lines are short: rows of a matrix that is turned, and turned back", cycles, write)
+    return Form("rows of a matrix that is turned, since its lines are short", cycles, write)
 
 
 def part_whole(sheet: Sheet, node: ir.Node) -> Form | None:

@@ -126,12 +126,14 @@ class Sheet:
 
     def reshaped(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
         """Return `value` in other sizes."""
-        return value if sizes(value) == list(shape) else self.inserted(self._reshape(value, shape), before)
+        if sizes(value) == list(shape):
+            return value
+        return self.inserted(self._reshape(value, shape, f"{before.name}_seen"), before)
 
-    def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str = "") -> ir.Node:
+    def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
         held = self.constant(f"{name}_shape", np.array(shape, np.int64))
-        node = ir.make_node(RESHAPE.name, [value, held], name=node_name or f"Reshape_{name}", output=name, like=value)
+        node = ir.make_node(RESHAPE.name, [value, held], name=node_name, output=name, like=value)
         node.outputs[0].shape = ir.oir_shape(list(shape))
         return node
 
@@ -143,7 +145,7 @@ class Sheet:
             flat = self.reshaped(matrix.value, [rows, columns], before)
             output = self.name(f"{matrix.value.name}_turned")
             node = ir.make_node(
-                TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=name or f"Transpose_{output}", output=output, like=flat
+                TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=name or f"{before.name}_turned", output=output, like=flat
             )
             node.outputs[0].shape = ir.oir_shape([columns, rows])
             found = self._turned[matrix.value, rows] = self.inserted(node, before)
@@ -182,6 +184,6 @@ class Sheet:
 
     def put(self, value: ir.Value, node: ir.Node) -> None:
         """Let `value` be what `node` gives, in the same sizes and under the same name; the node goes."""
-        last = self._reshape(value, sizes(node.outputs[0]) or [], f"Reshape_{node.outputs[0].name}")
+        last = self._reshape(value, sizes(node.outputs[0]) or [], f"{node.name}_back")
         self._turned = {key: found for key, found in self._turned.items() if key[0] is not node.outputs[0]}
         ir.replace(self.graph, [node], [last])

@@ -18,7 +18,7 @@ from .....graph import ir
 from .... import Target
 from ....objective import TIME, keeps_constants, objective_of
 from ....verdict import ArgumentChoice
-from ...packing import packing
+from ...packing import packing, prices_of
 from ..judge import Judged, Ready, make_ready, verdict
 from ..memory.needs import least_needs
 from ..memory.plan import MemoryPlan, plan_memory, room
@@ -50,12 +50,17 @@ def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
 
 
 def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
-    """Return the fastest arguments under which `graph` is right, and the verdict."""
+    """Return the fastest arguments under which `graph` is right, and the verdict.
+
+    On a chip whose prices are those of another one the first stay, unless time is the objective.
+    """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    base = plain_options(proto, target)
+    base, objective = plain_options(proto, target), objective_of(proto)
     ready = make_ready(proto, target, base)
     first = _first(ready, target, base)
-    worth = None if not keeps_constants(proto) else 0.0 if objective_of(proto) == TIME else _WORTH
+    if prices_of(target) is None and objective != TIME:
+        return Judgement(first[0].words(base), first[1])
+    worth = None if not keeps_constants(proto) else 0.0 if objective == TIME else _WORTH
     candidate, said = faster(ready, target, base, first, worth)
     return Judgement(candidate.words(base), said, first[1])
 
