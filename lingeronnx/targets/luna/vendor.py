@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...graph import ir
     from ...graph.names import Names
+    from ..board_profile import BoardProfile
     from ..timing_row import TimingRow
 
 __all__ = ["Luna"]
@@ -99,6 +100,16 @@ class Luna(Packs):
         from .timing.board_row import prices
 
         return replace(self, prices=prices(row, target))
+
+    def profiled(
+        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+    ) -> BoardProfile:
+        """Return the executor's profile lines beside the graphs' nodes, and the row that they give."""
+        from .packer.judge import Judged
+        from .timing.board_log import profile
+
+        verdicts = [self.verdict(graph, target, words).verdict for graph in graphs]
+        return profile([v for v in verdicts if isinstance(v, Judged)], target, text, clock)
 
     @property
     def clock(self) -> float | None:
