@@ -15,7 +15,7 @@ def test_profile_board(quant):
     words = ("profile-board", "board.log", "--model", "tiny_quant.onnx", "--clock", "200", "-o", "timing.json")
     shown = quant.good(*words)
     assert "layers that are furthest off" in shown
-    assert "venus: 4 layers measured in 1 run(s)" in shown
+    assert "venus: 4 layers measured, runs: 1" in shown
     body = json.loads((quant.folder / "timing.json").read_text())
     assert list(faults(body, schema_of("timing"), schema_of("timing"))) == []
     assert quant.json(*words)["timing"] == body
