@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..errors import ConfigError, LingerOnnxError, words_of
 from ..graph import ir
@@ -42,8 +42,11 @@ def latency(
     return whole.renamed({other: name for name, other in names.nodes.items()})
 
 
-def cycles_of_nodes(graph: ir.Graph | None) -> dict[str, float]:
-    """Return {node: cycles of a call} of an integer graph; nothing where nobody knows them, or it does not pack."""
+def cycles_of_nodes(graph: ir.Graph | None, nodes: Collection[str]) -> dict[str, float]:
+    """Return {node of `nodes`: cycles of a call} of an integer graph, each with what runs between the last and it.
+
+    Nothing where nobody knows the cycles, or the graph does not pack.
+    """
     if graph is None or not is_integer_graph(graph) or target_of(graph).vendor.untimed(target_of(graph)):
         return {}
     try:
@@ -51,6 +54,10 @@ def cycles_of_nodes(graph: ir.Graph | None) -> dict[str, float]:
     except LingerOnnxError:  # it does not pack: that is check's to tell
         return {}
     cycles: dict[str, float] = {}
+    waiting = 0.0
     for layer in layers:
-        cycles[layer.node] = cycles.get(layer.node, 0.0) + layer.total
+        waiting += layer.total
+        if layer.node in nodes:
+            cycles[layer.node] = cycles.get(layer.node, 0.0) + waiting
+            waiting = 0.0
     return cycles

@@ -82,7 +82,7 @@ def compare(
         (_name(float_model), _name(quant_model)),
         tensor_join.accuracy,
         tensor_join.outputs,
-        cycles_of_nodes(other.graph),
+        cycles_of_nodes(other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
     )
     if out is not None:
         write(result, out)

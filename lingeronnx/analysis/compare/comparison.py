@@ -28,7 +28,8 @@ class Comparison:
 
     join : every tensor that both have, measured. findings : what is wrong, the worst first. names : of the two models.
     accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
-    cycles : {node of the second model: cycles of a call on its chip}, where they are known.
+    cycles : {node of the second model: cycles of a call on its chip, with those of nodes before it that no row has},
+    where they are known.
     """
 
     join: Join
