@@ -25,17 +25,20 @@ def readme(
     ports: Ports,
     sizes: Mapping[str, int],
     weights: int,
-    cost: GraphCost | None,
+    costs: Mapping[str, GraphCost | None],
     notes: Sequence[str],
     program: BoardProgram | None = None,
 ) -> str:
-    """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
+    """Return the text.
+
+    sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by part.
+    """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {_literal(note)}." for note in notes] + [""] * bool(notes)
     lines += ["## Steps", "", *_steps(name, command, ports, sizes, program)]
     lines += ["", *(guide(program, sizes) if program is not None else ())]
     lines += ["## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
-    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_cost(cost), ""]
+    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_costs(costs), ""]
     lines += ["| file | bytes |", "|---|---:|"]
     lines += [f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")]
     golden = [size for file, size in sizes.items() if file.startswith("golden/")]
@@ -109,6 +112,7 @@ def _states(ports: Ports) -> Iterator[str]:
         yield ""
 
 
-def _cost(cost: GraphCost | None) -> Iterator[str]:
-    if cost is not None:
-        yield f"On the chip, as planned: {cost.text()}."
+def _costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
+    for name, cost in costs.items():
+        if cost is not None:
+            yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.text()}."
