@@ -86,7 +86,7 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
         _search_table(console, report.search)
     if report.cost is not None and layers:
         console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
-        for line in report.cost.table(layers, totals=False):
+        for line in report.cost.table(layers, totals=False, time=report.time.latency):
             console.print(line, soft_wrap=True)
         console.print()
     if report.packer and report.chip_ready:
@@ -107,7 +107,9 @@ def _decides(report: Report, most: int) -> list[_Row]:
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
     runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs else []
-    return [*runs, ("chip-ready", ready, style), *(("why not", line, "red") for line in few(report.why_not, most))]
+    slow = [("too slow", str(finding), "red") for finding in report.time.findings]
+    against = [("why not", line, "red") for line in few(report.why_not, most)]
+    return [*runs, ("chip-ready", ready, style), *against, *slow]
 
 
 def _rows(report: Report, most: int) -> list[_Row]:
@@ -120,6 +122,7 @@ def _rows(report: Report, most: int) -> list[_Row]:
     ]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
+    rows += [("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())]
     rows += [("fidelity", text, "") for text in _fidelity(report, most)]
     if report.accuracy:
         rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))

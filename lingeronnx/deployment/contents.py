@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -12,7 +12,7 @@ from ..errors import ConfigError, ConstraintError
 from ..graph import ir, onnxfile
 from ..run.in_parts import PartRun, PartsRunner
 from ..run.parts import Part, Parts, parts_of
-from ..targets import ArgumentChoice, Target
+from ..targets import UNASKED, ArgumentChoice, CallTime, Target, TimeWish
 from .c.attempt import Proof, attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
 from .c.footprint import footprint_lines
@@ -39,6 +39,7 @@ class CutGraph:
     parts: Parts
     choices: Mapping[str, ArgumentChoice]
     firsts: Mapping[str, tuple[str, Mapping[str, str]]]
+    time: CallTime = field(default_factory=CallTime)
 
     @property
     def kinds(self) -> tuple[Part, ...]:
@@ -61,9 +62,9 @@ class CutGraph:
         return f"{stem}_host_{'head' if order.index(part) < order.index(self.parts.chip[0]) else 'tail'}.onnx"
 
 
-def cut_of(graph: Graph) -> CutGraph:
-    """Cut a graph in parts; ConstraintError where no chip can run one of them."""
-    target = graph.target
+def cut_of(graph: Graph, wish: TimeWish = UNASKED) -> CutGraph:
+    """Cut a graph in parts; ConstraintError where no chip can run one of them, or a call takes longer than `wish`."""
+    target = wish.target(graph.target)
     if not target.packs:
         raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
     parts = parts_of(target.named(graph.session.model), target)
@@ -74,9 +75,13 @@ def cut_of(graph: Graph) -> CutGraph:
     for name, choice in choices.items():
         if not choice.verdict.chip_ready:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")
-            where = "" if len(choices) == 1 else f"{name}: "
+            where = "" if len(parts.chip) == 1 else f"{name}: "
             raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
-    return CutGraph(parts, choices, equal)
+    verdicts = [choices[equal[part.name][0]].verdict for part in parts.chip]
+    time = wish.told(target, verdicts, host=bool(parts.host))
+    if time.too_slow is not None:
+        raise ConstraintError(f"too slow: {time.too_slow}")
+    return CutGraph(parts, choices, equal, time)
 
 
 @dataclass(frozen=True)
@@ -226,6 +231,7 @@ class Board:
             weights=weights,
             costs=costs,
             notes=notes,
+            time=self.cut.time,
             program=self.program,
         )
         _write(made / "README.md", text)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["Latency", "LayerTime", "UnpricedWork"]
+__all__ = ["Latency", "LayerTime", "UnpricedWork", "joined"]
 
 
 @dataclass(frozen=True)
@@ -118,3 +118,13 @@ class Latency:
             "layers": [vars(layer) for layer in self.layers],
             "unpriced": [vars(work) for work in self.unpriced],
         }
+
+
+def joined(runs: Sequence[Latency]) -> Latency:
+    """Return the runs of several graphs, at least one, one after the other."""
+    layers: list[LayerTime] = []
+    before = 0.0
+    for run in runs:
+        layers += [replace(layer, start=layer.start + before, fetch=layer.fetch + before) for layer in run.layers]
+        before += run.total
+    return Latency(runs[0].platform, tuple(layers), tuple(work for run in runs for work in run.unpriced))

@@ -23,6 +23,7 @@ def test_quantize_the_whole_output(here: Here) -> None:
         "  integer MACs      100.0 %\n"
         "  on the chip       600 MACs 8x8; weights 208 bytes; shared memory 320 of 655,360 bytes, psram 208\n"
         "                    of 8,388,608; 208 bytes over DMA\n"
+        "  time              nothing is published of the time on venus; profile-board takes a board's log\n"
         "  fidelity          y: cosine 0.99xxxx, SQNR xx.xx dB on the calibration data\n"
         "  accuracy          float 100.00 %, integer xx %, drop xx points (top1, 20 samples)\n"
         "\n"

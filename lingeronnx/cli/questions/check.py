@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...targets import DEFAULT
-from .._shared import DATA, PATH, examples, json_option, json_text, print_json
+from .._shared import DATA, PATH, examples, json_option, json_text, print_json, timing
 
 __all__ = ["check"]
 
@@ -17,6 +18,7 @@ __all__ = ["check"]
     epilog=examples(
         "lingeronnx check model.onnx",
         f"lingeronnx check model_quant.onnx --platform {DEFAULT} -o findings",
+        "lingeronnx check model_quant.onnx --clock 300 --budget-ms 20",
     )
 )
 @click.argument("model", type=PATH)
@@ -32,6 +34,7 @@ __all__ = ["check"]
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
+@timing
 @json_option
 def check(
     model: Path,
@@ -41,12 +44,14 @@ def check(
     output: Path | None,
     notes: str,
     as_json: bool,
+    **times: Any,
 ) -> None:
     """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
 
     Takes float models and integer graphs. Says of float models which rewrites of --fit would help and what would
     remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
-    then computes the same integers, and the cost: MACs, bytes, memory, DMA. Exit code 0 where nothing is wrong, else 1.
+    then computes the same integers, and the cost: MACs, bytes, memory, DMA, cycles. Exit code 0 where nothing is wrong,
+    else 1.
 
     With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
     output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
@@ -56,7 +61,7 @@ def check(
     from ...graph import ir
     from ...qdq.read import is_quantized
 
-    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
+    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args, **times)
     lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}
     if output is not None:

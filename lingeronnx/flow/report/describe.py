@@ -55,6 +55,8 @@ def describe(
     words = "" if packed is None else packed.line
     file = Path(f"{prepared.stem}.onnx")
     work = _work(parts)
+    pieces = program.verdicts if program.parts else () if verdict is None else (verdict,)
+    time = prepared.conf.time.told(target, pieces, host=bool(fallbacks or host))
     return Report(
         platform=target.name,
         mode=plan.mode,
@@ -75,7 +77,8 @@ def describe(
             *([verdict.believed] if verdict is not None and verdict.believed else []),
         ],
         names=renamed.tensors,
-        findings=() if verdict is None else verdict.findings,
+        findings=(*(() if verdict is None else verdict.findings), *time.findings),
+        time=time,
         cost=None if verdict is None else verdict.cost,
         outputs=fidelity.outputs,
         measured_on=fidelity.on,
