@@ -123,6 +123,8 @@ def _rows(report: Report, most: int) -> list[_Row]:
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
     rows += [("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())]
+    if report.saved is not None:
+        rows.append(("cycles", report.saved.text, ""))
     rows += [("fidelity", text, "") for text in _fidelity(report, most)]
     if report.accuracy:
         rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))

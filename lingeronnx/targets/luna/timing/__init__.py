@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ....formats import LSTM
@@ -15,7 +16,7 @@ from .kernels import CallCost, KernelCall, cost, family
 from .timeline import slots
 from .work import Node, NodeWork, Operand, work_of
 
-__all__ = ["latency", "node_of", "spent"]
+__all__ = ["latency", "node_of", "spent", "upper_end"]
 
 #: The NPU reads 64 bits a cycle by its kernels' formulas; its copies, which were measured, read 57.
 _SLOWEST = 64 / 57
@@ -85,6 +86,20 @@ class _Sum:
         moved = sum(sum(cost(call, prices) or ()) for call in _moves(net, step, memory))
         rest += [*unbounded, *_read_in_place(net, step, options, memory)]
         return cls(whole, low, high + bounded, overhead, calls, moved, tuple(rest))
+
+
+def upper_end(node: Node, prices: Prices) -> float:
+    """Return the upper end of the cycles of a node whose data lie in shared memory; infinite where it has no bound."""
+    work = work_of(node)
+    costs = [(call, cost(call, prices)) for call in work.calls]
+    bounded, rest = _unpriced("", work, prices)
+    if any(one is None for _, one in costs) or any(left.bound is None for left in rest):
+        return math.inf
+    return bounded + sum(
+        call.times * sum(one) * (1.0 if call.kernel in prices.copies else _SLOWEST)
+        for call, one in costs
+        if one is not None
+    )
 
 
 def _unpriced(name: str, work: NodeWork, prices: Prices) -> tuple[float, list[UnpricedWork]]:
