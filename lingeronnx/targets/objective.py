@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import onnx
-
 if TYPE_CHECKING:
+    import onnx
+
     from ..graph import ir
 
 __all__ = ["ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "TIME", "keeps_constants", "objective_of"]
@@ -35,6 +35,5 @@ def keeps_constants(graph: ir.Graph | onnx.ModelProto) -> bool:
 
 
 def _metadata(graph: ir.Graph | onnx.ModelProto) -> Mapping[str, str]:
-    if isinstance(graph, onnx.ModelProto):
-        return {prop.key: prop.value for prop in graph.metadata_props}
-    return graph.metadata_props
+    props = graph.metadata_props
+    return props if isinstance(props, Mapping) else {prop.key: prop.value for prop in props}
