@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import onnx
@@ -14,7 +14,10 @@ __all__ = ["ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "TIME", "ke
 
 #: accuracy : of what is as accurate the fastest. time : the fastest, also where that keeps more in shared memory.
 #: memory : nothing is faster at the cost of shared memory.
-OBJECTIVES = ACCURACY, TIME, MEMORY = "accuracy", "time", "memory"
+ACCURACY: Final = "accuracy"
+TIME: Final = "time"
+MEMORY: Final = "memory"
+OBJECTIVES = (ACCURACY, TIME, MEMORY)
 
 #: The metadata key; absent for accuracy.
 OBJECTIVE = "lingeronnx.objective"
