@@ -28,13 +28,14 @@ from .flow import (
     with_finer_scales,
     without_losing_stages,
 )
+from .flow.prepare.settings import configured
 from .graph import ir
 from .plan import Plan
-from .plan.config import QuantConfig
+from .plan.config import AUTO, QuantConfig
 from .qdq.encodings import Encodings
 from .run.data import Progress
 from .search import Goal, search
-from .targets import Target
+from .targets import Target, by_name
 
 __all__ = ["quantize"]
 
@@ -99,7 +100,8 @@ def quantize(
     progress
         Called with (what is being done, samples done, samples in all or None).
     settings
-        Further fields of `QuantConfig`, such as bits or effort. With state = {output: input}, an item of `calib` is one
+        Further fields of `QuantConfig`, such as bits or effort. weight_bits = "auto" with max_drop or min_sqnr: as few
+        bits in each layer as the wish allows. With state = {output: input}, an item of `calib` is one
         call of a model that is fed its own states.
 
     Returns
@@ -117,7 +119,9 @@ def quantize(
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = with_cells(prepare(model, calib, config, {**given, **settings}, encodings=start))
+    chosen = {**given, **settings}
+    chosen |= _narrowest(config, chosen) if goal is not None else {}
+    prepared = with_cells(prepare(model, calib, config, chosen, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
         raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
@@ -146,6 +150,12 @@ def quantize(
             progress=progress,
         )
     return result
+
+
+def _narrowest(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the width of weights from which a search for widths begins; nothing where the user has named one."""
+    conf = configured(config, settings)
+    return {"weight_bits": min(by_name(conf.platform).weight_widths)} if conf.weight_bits == AUTO else {}
 
 
 def _goal(
