@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest, told
-from ..targets import DEFAULT, Target
+from ..targets import DEFAULT, Target, TimeWish
 
 __all__ = ["AUTO", "Override", "QuantConfig", "merge_overrides", "parse_override"]
 
@@ -90,6 +90,14 @@ class QuantConfig(BaseModel):
     notes: Literal["short", "full"] = "short"
     requantize: bool = False
     debug_dump: str | None = None
+    clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
+    budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")
+    timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")
+
+    @property
+    def time(self) -> TimeWish:
+        """What is asked of the time on the chip."""
+        return TimeWish(self.clock, self.budget_ms, self.timing)
 
     @property
     def in_parts(self) -> bool:
@@ -106,7 +114,7 @@ class QuantConfig(BaseModel):
     def _auto(cls, value: object) -> object:
         return AUTO if value == "auto" else value
 
-    @field_validator("debug_dump", mode="before")
+    @field_validator("debug_dump", "timing", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value

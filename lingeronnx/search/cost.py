@@ -1,4 +1,4 @@
-"""What an attempt costs: bytes of constants, and multiply-accumulates by width."""
+"""What an attempt costs: bytes of constants, multiply-accumulates by width, cycles of a call where they are known."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ class AttemptCost:
 
     Weights of 4 bits count as two in a byte. A width is bits of data by bits of weights. `work` is the sum of the
     products of both widths over all multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32.
+    cycles : of a call on the chip; None where nobody knows them.
     """
 
     bytes: int
     macs: Mapping[str, int]
+    cycles: float | None = None
 
     @property
     def work(self) -> float:
@@ -57,7 +59,8 @@ def cost_of(attempt: Compared) -> AttemptCost:
         costs[width] = costs.get(width, 0) + count
     constants = attempt.lowered.graph.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
-    return AttemptCost(size - _halves(attempt.lowered.graph), costs)
+    time = attempt.result.report.time.latency
+    return AttemptCost(size - _halves(attempt.lowered.graph), costs, None if time is None else time.total)
 
 
 def _halves(graph: ir.Graph) -> int:
