@@ -258,9 +258,11 @@ def _search() -> _Schema:
             "bytes": _maybe(_COUNT),
             "macs": _maybe(_named(_COUNT)),
             "work": _told(_maybe(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"),
+            "cycles": _told(_maybe(_NUMBER), "of a call on the chip, where its prices are known"),
             "seconds": _NUMBER,
             "why": _told(_TEXT, "why the attempt is not allowed, empty where it is"),
-        }
+        },
+        ("cycles",),  # younger than 0.1
     )
     return _record(
         {

@@ -107,6 +107,11 @@ class Latency:
         """The upper end of the range of `total`; work without a bound is not in it."""
         return sum(layer.high for layer in self.layers) + self.moved + self.waits
 
+    def renamed(self, nodes: Mapping[str, str]) -> Latency:
+        """Return the same with other names of nodes, {name: other}, where they have some."""
+        layers = tuple(replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers)
+        return replace(self, layers=layers)
+
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
         sums = {
