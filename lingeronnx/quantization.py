@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from .flow import (
 from .graph import ir
 from .plan import Plan
 from .plan.config import QuantConfig
+from .plan.settings import QuantSettings
 from .qdq.encodings import Encodings
 from .run.data import Progress
 from .search import Goal, search
@@ -61,7 +62,7 @@ def quantize(
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[QuantSettings],
 ) -> QuantizedModel:
     """Quantize a float ONNX model.
 

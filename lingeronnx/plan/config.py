@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest, told
-from ..targets import DEFAULT, Target
+from ..targets import DEFAULT, Target, TimeWish
 
 __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 
@@ -86,6 +86,14 @@ class QuantConfig(BaseModel):
     notes: Literal["short", "full"] = "short"
     requantize: bool | None = None
     debug_dump: str | None = None
+    clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
+    budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")
+    timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")
+
+    @property
+    def time(self) -> TimeWish:
+        """What is asked of the time on the chip."""
+        return TimeWish(self.clock, self.budget_ms, self.timing)
 
     @property
     def in_parts(self) -> bool:
@@ -97,7 +105,7 @@ class QuantConfig(BaseModel):
         """The bytes that passes over the data may take: `memory` is in units of 10^9."""
         return int(self.memory * 1e9)
 
-    @field_validator("debug_dump", mode="before")
+    @field_validator("debug_dump", "timing", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -150,20 +158,11 @@ class QuantConfig(BaseModel):
                 f"activations asymmetric on platform {target.name}: the integer 0 stands for the real 0 there; "
                 "drop --activations or choose --platform generic"
             )
-        for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
-            if bits not in target.bits:
-                raise ConfigError(
-                    f"{key} {bits} on platform {target.name}: "
-                    f"it computes in {', '.join(map(str, target.bits))} bits only"
-                )
+        widths = {"bits": target.bits, "weight_bits": target.weight_widths}
+        _check_widths("", {"bits": self.bits, "weight_bits": self.weight_bits}, widths, target)
         for selector, override in self.overrides.items():
             settings = override.settings
-            for key in ("bits", "weight_bits"):
-                if settings.get(key, target.bits[0]) not in target.bits:
-                    raise ConfigError(
-                        f"override {selector}: {key} {settings[key]} on platform {target.name}: it computes in "
-                        f"{', '.join(map(str, target.bits))} bits only"
-                    )
+            _check_widths(f"override {selector}: ", settings, widths, target)
             if settings.get("out_bits", "float") not in (*target.out_bits, *target.curve_bits, "float"):
                 raise ConfigError(
                     f"override {selector}: out_bits {settings['out_bits']} on platform {target.name}: an output that "
@@ -174,6 +173,17 @@ class QuantConfig(BaseModel):
                     f"override {selector}: scale {override.scale:g} is not a power of two, "
                     f"which is all that platform {target.name} takes"
                 )
+
+
+def _check_widths(
+    where: str, settings: Mapping[str, Any], widths: Mapping[str, tuple[int, ...]], target: Target
+) -> None:
+    for key, known in widths.items():
+        if settings.get(key, known[0]) not in known:
+            raise ConfigError(
+                f"{where}{key} {settings[key]} on platform {target.name}: it computes in "
+                f"{', '.join(map(str, known))} bits only"
+            )
 
 
 def _describe(error: ValidationError) -> str:

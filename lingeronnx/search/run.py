@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..analysis.sensitivity.journal import Journal, hashed
 from ..errors import ConstraintError, DataError
@@ -112,6 +112,7 @@ class Found:
                     "bytes": None if trial.cost is None else trial.cost.bytes,
                     "macs": None if trial.cost is None else dict(trial.cost.macs),
                     "work": None if trial.cost is None else trial.cost.work,
+                    "cycles": None if trial.cost is None else trial.cost.cycles,
                     "seconds": trial.seconds,
                     "why": trial.why,
                 }
@@ -193,7 +194,8 @@ class _Climb:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
         self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
-        self._known = {_key(record["attempt"]): record for record in journal.records(_PART) if _is_whole(record)}
+        labels = goal.max_drop is not None
+        self._known = {_key(r["attempt"]): r for r in journal.records(_PART) if _is_whole(r, labels)}
         #: The best attempt so far.
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
         self._calibrated: dict[str, Observed] = {}
@@ -297,6 +299,7 @@ class _Climb:
         known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
         measure, cost = self._goal.measure(result, known, self._progress), cost_of(attempt_made)
         entry = {"value": measure.value, "float": measure.float_value, "bytes": cost.bytes, "macs": dict(cost.macs),
+                 "cycles": cost.cycles,
                  "ready": result.report.chip_ready or not result.report.is_chip}  # fmt: skip
         return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
@@ -306,9 +309,8 @@ class _Climb:
         if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
             raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
         measure = self._goal.measured(record["value"], record["float"])
-        return AttemptResult(
-            attempt, measure, AttemptCost(record["bytes"], record["macs"]), record["seconds"], record["ready"]
-        )
+        cost = AttemptCost(record["bytes"], record["macs"], record.get("cycles"))
+        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"])
 
     # ---- making ------------------------------------------------------------------------------------------------
 
@@ -351,13 +353,25 @@ def _key(attempt: Mapping[str, Any]) -> str:
     return json.dumps(attempt, sort_keys=True)
 
 
-def _is_whole(record: Mapping[str, Any]) -> bool:
-    """Whether a log's line has all that an attempt leaves there; one that has not is made again."""
-    numbers = ["seconds"] if "why" in record else ["seconds", "value", "bytes"]
-    told = isinstance(record.get("why"), str) if "why" in record else isinstance(record.get("macs"), dict)
+def _is_whole(record: Mapping[str, Any], labels: bool) -> bool:
+    """Whether a log's line has all that an attempt leaves there; one that has not is made again.
+
+    labels : whether attempts are compared with the float model's value, which a line then has to hold.
+    """
+    seconds, macs = record.get("seconds"), record.get("macs")
+    if not (isinstance(record.get("attempt"), dict) and _is_number(seconds) and math.isfinite(seconds)):
+        return False
+    if "why" in record:
+        return isinstance(record["why"], str)
+    counts = (record.get("bytes"), *macs.values()) if isinstance(macs, dict) else (None,)
+    numbers = (record.get("value"), *([record.get("float")] if labels else []))
     return (
-        isinstance(record.get("attempt"), dict)
-        and all(isinstance(record.get(key), int | float) for key in numbers)
-        and told
-        and ("why" in record or {"float", "ready"} <= record.keys())
+        isinstance(record.get("ready"), bool)
+        and all(_is_number(number) for number in (*counts, *numbers))
+        and all(isinstance(count, int) and count >= 0 for count in counts)
     )
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value of JSON is a number, and no integer that is too long for a float."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from ..graph import ir
     from ..graph.names import Names
+    from .board_profile import BoardProfile
+    from .timing_row import TimingRow
 
 __all__ = ["Fault", "Fitted", "Limit", "Support", "Target", "Vendor", "rows", "rule_text"]
 
@@ -85,6 +87,13 @@ class Vendor:
         """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
         return ()
 
+    def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
+        """Return why the weights of the float `node` cannot have as few `bits`, None where they can.
+
+        Asked where an operator of the target has weights of so few bits and not all have (`Support.weight_bits`).
+        """
+        return None
+
     def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
         return ()
@@ -107,6 +116,24 @@ class Vendor:
         """Say why nothing is known of the time on a chip; empty where verdicts know it."""
         return f"nothing is known of the time on {target.name}; choose a chip"
 
+    def timed(self, row: TimingRow, target: Target) -> Vendor:
+        """Return the same code with prices of a board; ConfigError where the row is of another chip."""
+        raise ConfigError(f"a timing file is for a chip; {self.untimed(target)}")
+
+    def profiled(
+        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+    ) -> BoardProfile:
+        """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
+
+        words : as for `verdict`. clock : MHz of the board. ConfigError where the log is not of these graphs.
+        """
+        raise ConfigError(f"a board's log is of a chip; {self.untimed(target)}")
+
+    @property
+    def clock(self) -> float | None:
+        """MHz, where a board's row tells them."""
+        return None
+
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
         raise ModelError(f"a graph for {target.name} has no counterpart in domain {to}, which knows the chips only")
@@ -123,11 +150,13 @@ class Support:
     arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
     miscompiled : whether it packs and computes something else than the operator is meant to: a graph that has it is
     computed as the chip does, but the quantizer writes something else.
+    weight_bits : widths that its weights may have beside those of the target.
     """
 
     arithmetic: Arithmetic = Arithmetic()
     limits: Limits | None = None
     miscompiled: bool = False
+    weight_bits: tuple[int, ...] = ()
 
 
 def rows(
@@ -186,8 +215,18 @@ class Target:
         """Whether operands have 8 bits, and so biases 32."""
         return self.bits == (8,)
 
+    @property
+    def weight_widths(self) -> tuple[int, ...]:
+        """The widths that weights of some operator may have."""
+        more = {bits for row in self.ops.values() for bits in row.weight_bits}
+        return tuple(sorted({*self.bits, *more}))
+
+    def weight_bits(self, operator: str) -> tuple[int, ...]:
+        """Return the widths that the weights of `operator` may have."""
+        return tuple(sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())}))
+
     def with_op(self, operator: str, **columns: Any) -> Target:
-        """Return a copy in which `operator` has other `columns`: arithmetic, limits, miscompiled."""
+        """Return a copy in which `operator` has other `columns` of `Support`."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def runs(self, operator: str) -> bool:
@@ -308,6 +347,10 @@ class Target:
         arguments that its packer does not have.
         """
         return self.vendor.verdict(graph, self, words)
+
+    def timed(self, row: TimingRow) -> Target:
+        """Return the target with prices that a board gave; ConfigError where they are another chip's."""
+        return replace(self, vendor=self.vendor.timed(row, self))
 
     def latency(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> Latency:
         """Return how many cycles a graph takes, its part for the chip alone.

@@ -10,7 +10,7 @@ from ...flow.report import FloatNode, float_nodes
 from ...graph import ir
 from ...ops import Violation, float_op
 from ...ops.macs import macs
-from ...targets import Target
+from ...targets import UNASKED, Target, TimeWish
 from .forecast import packed_ahead
 from .report import Check, WorkedAround
 from .violations import OTHER, violation
@@ -18,8 +18,11 @@ from .violations import OTHER, violation
 __all__ = ["check_float"]
 
 
-def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> Check:
-    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is."""
+def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish: TimeWish = UNASKED) -> Check:
+    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is.
+
+    wish : what is asked of time, which is told as of the graph with placeholder scales; `target` has its prices.
+    """
     violations, host = _float_violations(model, target)
     fitted: list[Fitted] = []
     remaining, mended = violations, model
@@ -45,6 +48,7 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> C
         notes=list(notes),
         choice=choice,
         formed=formed,
+        time=wish.told(target, [choice.verdict] if choice is not None else (), host=bool(host)),
     )
 
 

@@ -24,6 +24,7 @@ from .limits.operators import REFUSED, WRONG
 from .memory.findings import PlannedNet
 from .memory.overruns import outputs_past, overruns
 from .memory.plan import MemoryPlan, places_of, plan_memory
+from .narrow import narrow_form
 from .net import Net, NetStep
 from .options import SHARE, Options, parse
 from .places import beliefs
@@ -108,7 +109,8 @@ def make_ready(
     if net is None:
         return Ready(None, tuple(findings))
     limits = Limits(target) if limits is None else limits
-    findings = [*check_net(net, target), *(broken for step in net.steps for broken in limits.broken(net, step))]
+    findings = [*check_net(net, target), *narrow_form(net, target)]
+    findings += [broken for step in net.steps for broken in limits.broken(net, step)]
     if any(f.level == "packs" for f in findings):
         return Ready(None, tuple(findings))
     return Ready(prepare(net, target, options), tuple(findings))
