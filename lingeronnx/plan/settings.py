@@ -37,3 +37,6 @@ class QuantSettings(TypedDict, total=False):
     notes: Literal["short", "full"] | None
     requantize: bool | None
     debug_dump: str | os.PathLike[str] | None
+    clock: float | None
+    budget_ms: float | None
+    timing: str | os.PathLike[str] | None
