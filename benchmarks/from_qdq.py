@@ -1,7 +1,7 @@
 """A model that another tool has quantized, on the integer simulator, beside our own quantization of the float model.
 
     python benchmarks/from_qdq.py FLOAT.onnx --calib DATA --test DATA [--quantized FILE.onnx ...]
-        [--by onnxruntime nncf] [--platform venus] [--samples 200] [--limit N]
+        [--by onnxruntime nncf] [--platform venus] [--samples 200] [--limit N] [--calib-limit N]
 
 --by quantizes FLOAT.onnx here, with the tool's defaults but for what its line says (onnxruntime: unsigned, and signed
 with channels; nncf where it is installed), on the first --samples of the calibration data. --quantized takes files as
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--platform", nargs="*", default=["venus"])
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--calib-limit", type=int, help="calibration samples for our integers; default all")
     args = parser.parse_args()
 
     def score(model: Any) -> float:
@@ -95,7 +96,7 @@ def main() -> None:
             line(f"{title}, in onnxruntime", f"{score(path):.2f}  {fidelity(path):.1f} dB")
             for platform in args.platform:
                 for what, again in (("its scales", False), ("its weights alone", True), ("as quantize chooses", None)):
-                    made = lo.quantize(path, args.calib, platform=platform, requantize=again)
+                    made = lo.quantize(path, args.calib, platform=platform, requantize=again, limit=args.calib_limit)
                     session = made.session()
                     ready = ", chip-ready" if made.report.chip_ready else ""
                     told = f"{score(session):.2f}  {fidelity(session):.1f} dB{ready}"
