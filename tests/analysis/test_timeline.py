@@ -57,7 +57,7 @@ def check_format(body):
 
 def test_the_lanes_are_the_cycles_of_latency(graph):
     """A layer begins where it does there, a transfer too, and the last output is taken at the end."""
-    time, drawn = lo.latency(graph), lo.trace(graph)
+    time, drawn = lo.latency(graph, packer_args=""), lo.trace(graph, packer_args="")
     lanes = check_format(drawn.to_dict())
     assert set(lanes) == set(LANES)
     layers = [s for s in lanes["NPU"] if s[2] != "wait for constants" and not s[2].startswith("starts of")]

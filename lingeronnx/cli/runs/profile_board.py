@@ -50,17 +50,11 @@ def profile_board(
     found = api.profile_board(log, model, output, platform=platform, packer_args=packer_args, clock=clock)
     console = console_for(as_json)
     row = found.row
-    near = (
-        f"{100 * row.median_error:.1f} % off at the median; layers left out of the fit {100 * row.spread:.0f} % at most"
-    )
     facts = [
-        (
-            "board",
-            f"{found.platform}: {len(found.layers)} layers measured, {found.runs} run{'s' * (found.runs > 1)}",
-            "",
-        ),
+        ("board", f"{found.platform}: {len(found.layers)} layers measured, runs: {found.runs}", ""),
         ("model", f"formulas of {found.base}: {100 * (found.median_off or 0):.1f} % off at the median", ""),
-        ("fitted", near, "bold"),
+        ("fitted", f"{100 * row.median_error:.1f} % off at the median", "bold"),
+        ("", f"nine of ten layers that a fit has not seen: within {100 * row.spread:.0f} %", "bold"),
         ("each node", f"{row.node:,.0f} cycles of the host", ""),
     ]
     facts += [(name, f"start times {f.start:.3g}, rest times {f.rest:.3g}", "") for name, f in row.factors.items()]

@@ -64,13 +64,17 @@ class Luna(Packs):
         return met(node, target)
 
     def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
-        """Bring the graph into the form that packs and is right, and cut maps that are too large into tiles of rows."""
+        """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
+        from .finish.cheaper import cheaper
         from .finish.form import chip_form
         from .finish.row_tiles import row_tiles
 
         formed = chip_form(graph, target)
         graph, tiled = row_tiles(graph, target)
-        return graph, (*formed, *tiled)
+        graph, faster, saved = cheaper(graph, target)
+        if saved is not None:
+            saved.note(graph.metadata_props)
+        return graph, (*formed, *tiled, *faster)
 
     def names(self, graph: ir.Graph) -> Names:
         """Return the names that the packer does not take, and others."""

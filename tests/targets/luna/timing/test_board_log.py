@@ -91,7 +91,8 @@ def test_noise_is_told_as_the_range(tmp_path):
     graph = nets.quantized(nets.residual(), platform="venus", effort="fast").graph
     (tmp_path / "board.log").write_text("\n".join(board(graph, "venus", noise=0.05)))
     row = lo.profile_board(tmp_path / "board.log", graph).row
-    assert row.median_error < 0.05 < row.spread
+    assert row.median_error < row.spread
+    assert 0.02 < row.spread < 0.15
 
 
 @pytest.mark.parametrize(
