@@ -21,13 +21,16 @@ from ...run.cluster import spread
 from ...run.data import Batch, Progress
 from .advice import advise
 from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
+from .first_responses import answered
 from .join import Join, JoinedPart, batches
+from .option_trials import tried
 from .page import page
 from .sources import DumpSource, TensorSource, source
 
 __all__ = ["Comparison", "compare", "write"]
 
 _CLOSER = 16  # samples to look closer with
+_FEW = 64  # samples that options are tried on, and first layers asked with
 
 
 def compare(
@@ -60,7 +63,7 @@ def compare(
 
     def noted() -> Iterator[Batch]:
         for feeds, labels in batches(list(base.inputs), data, tensor_join, state, batch, limit):
-            few.update({} if few else {n: array[:_CLOSER] if array.ndim else array for n, array in feeds.items()})
+            _note(few, feeds, single=ordered)
             yield feeds, labels
 
     def tell() -> None:
@@ -75,12 +78,17 @@ def compare(
         for part in spread(_Joining(base, other), noted(), workers, cluster):
             tensor_join.merge(part)
             tell()
+    closer = {name: array[:_CLOSER] if array.ndim else array for name, array in few.items()}
+    answers = {} if ordered else {spec.name: answered(base, spec.name, few) for spec in base.inputs}
+    findings = advise(tensor_join, closer, answers)
     result = Comparison(
         tensor_join,
-        advise(tensor_join, few),
+        findings,
         (_name(float_model), _name(quant_model)),
         tensor_join.accuracy,
         tensor_join.outputs,
+        None if ordered else tried(tensor_join, findings, few),
+        [said.open for said in answers.values() if said.open],
     )
     if out is not None:
         write(result, out)
@@ -102,6 +110,15 @@ class _Joining:
         one = Join(self.base, self.other)
         one.add(*item)
         return one.part
+
+
+def _note(few: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], single: bool) -> None:
+    """Add samples of a batch to `few`, as far as `_FEW` of them; of calls in turn those of the first alone."""
+    for name, array in feeds.items():
+        if name not in few or not array.ndim:
+            few.setdefault(name, array[:_FEW] if array.ndim else array)
+        elif not single and len(few[name]) < _FEW and few[name].shape[1:] == array.shape[1:]:
+            few[name] = np.concatenate([few[name], array[: _FEW - len(few[name])]])
 
 
 def _name(model: object) -> str:
