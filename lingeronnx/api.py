@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .analysis.board import profile_board
 from .analysis.check.float_graph import check_float
 from .analysis.check.packer_file import check_packed, read_packable
 from .analysis.check.report import Check
@@ -73,6 +74,7 @@ __all__ = [
     "finetune",
     "fix_dequant",
     "profile",
+    "profile_board",
     "quantize",
     "sensitivity",
     "simulate",

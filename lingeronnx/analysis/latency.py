@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from ..errors import ConfigError, words_of
+from ..errors import ConfigError, LingerOnnxError, words_of
 from ..graph import ir
 from ..run.integer.runner import target_of
 from ..run.parts import parts_of
+from ..run.session import is_integer_graph
 from ..targets import Target, by_name
 from ..targets.latency import Latency, joined
 
-__all__ = ["latency"]
+__all__ = ["cycles_of_nodes", "latency"]
 
 
 def latency(
@@ -33,7 +34,30 @@ def latency(
     words = words_of(packer_args) if isinstance(packer_args, str) else packer_args
     if unknown := target.vendor.untimed(target):
         raise ConfigError(unknown)
-    parts = parts_of(target.named(model), target).chip
+    names = target.vendor.names(model)
+    parts = parts_of(target.named(model, names), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    return joined([target.latency(part.graph, words) for part in parts])
+    whole = joined([target.latency(part.graph, words) for part in parts])
+    return whole.renamed({other: name for name, other in names.nodes.items()})
+
+
+def cycles_of_nodes(graph: ir.Graph | None, nodes: Collection[str]) -> dict[str, float]:
+    """Return {node of `nodes`: cycles of a call} of an integer graph, each with what runs between the last and it.
+
+    Nothing where nobody knows the cycles, or the graph does not pack.
+    """
+    if graph is None or not is_integer_graph(graph) or target_of(graph).vendor.untimed(target_of(graph)):
+        return {}
+    try:
+        layers = latency(graph).layers
+    except LingerOnnxError:  # it does not pack: that is check's to tell
+        return {}
+    cycles: dict[str, float] = {}
+    waiting = 0.0
+    for layer in layers:
+        waiting += layer.total
+        if layer.node in nodes:
+            cycles[layer.node] = cycles.get(layer.node, 0.0) + waiting
+            waiting = 0.0
+    return cycles

@@ -4,8 +4,10 @@ The format is what Perfetto, speedscope and Chrome itself open: an object with `
 ("ph": "X") with a start and a length in microseconds, in a lane ("tid") of a process ("pid"); "M" names lanes.
 Without a clock a cycle is shown as a microsecond.
 
-What the host does has no price: it is a mark without a length, in its place. Work of the NPU without a price is told in
-the layer it belongs to, and in the whole.
+Times are multiples of 1/1024 microsecond: starts, lengths and their sums are exact, and neighbours do not overlap.
+
+What the host does has no price: it is a mark in its place, one such step long, for an event without a length is not
+shown. A layer of which nothing has a price is an instant ("i"), which speedscope leaves out. Both say so.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from ..targets.latency import Latency, LayerTime, joined
 __all__ = ["Slice", "Timeline", "trace"]
 
 LANES = ("NPU", "DMA", "host")
+_STEP = 1 / 1024  # microseconds
 
 
 @dataclass(frozen=True)
@@ -57,25 +60,21 @@ class Timeline:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in the Chrome trace format."""
-        unit = self.time.clock or 1.0
+        unit = (self.time.clock or 1.0) * _STEP
         process = f"{self.model} on {self.latency.platform}"
         events: list[dict[str, Any]] = [_named("process_name", 0, {"name": process})]
         for number, lane in enumerate(LANES, 1):
             events += [_named("thread_name", number, {"name": lane}),
                        _named("thread_sort_index", number, {"sort_index": number})]  # fmt: skip
-        events += [
-            {
-                "ph": "X",
-                "pid": 1,
-                "tid": LANES.index(piece.lane) + 1,
-                "name": piece.name,
-                "cat": piece.lane,
-                "ts": piece.start / unit,
-                "dur": piece.length / unit,
-                "args": piece.facts,
-            }
-            for piece in self.slices
-        ]
+        marked = 0.0
+        for piece in self.slices:
+            event = {"pid": 1, "tid": LANES.index(piece.lane) + 1, "name": piece.name, "cat": piece.lane}
+            start, end = round(piece.start / unit) * _STEP, round((piece.start + piece.length) / unit) * _STEP
+            if piece.lane == "host":
+                start = max(start, marked)
+                end = marked = start + _STEP
+            shape = {"ph": "X", "ts": start, "dur": end - start} if end > start else {"ph": "i", "ts": start, "s": "t"}
+            events.append({**event, **shape, **({"args": piece.facts} if piece.facts else {})})
         told = {"unit": "microseconds" if self.time.clock else "cycles, each shown as a microsecond"}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**told, "time": self.time.lines()}}
 
@@ -159,7 +158,7 @@ def _layer(layer: LayerTime, run: Latency, begin: float) -> Iterator[Slice]:
         yield Slice("NPU", "copies from and to psram", clock, layer.moved, {"layer": name})
     clock += layer.moved
     without = [work for work in run.unpriced if work.name == layer.name]
-    facts: dict[str, Any] = {"cycles": layer.cycles, "at most": layer.high, "calls": layer.calls}
+    facts: dict[str, Any] = {"cycles": round(layer.cycles), "at most": round(layer.high), "calls": layer.calls}
     if without:
         facts["no price"] = "; ".join(f"{work.what}, {work.bytes} bytes" for work in without)
     if layer.cycles or without:

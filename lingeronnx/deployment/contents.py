@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -16,6 +16,7 @@ from ..targets import UNASKED, ArgumentChoice, CallTime, Target, TimeWish
 from .c.attempt import Proof, attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
 from .c.footprint import footprint_lines
+from .c.known_answers import tolerance_of
 from .c.program import BoardProgram, program_of
 from .canonical import firsts
 from .golden import write_golden
@@ -74,7 +75,7 @@ def cut_of(graph: Graph, wish: TimeWish = UNASKED) -> CutGraph:
     for name, choice in choices.items():
         if not choice.verdict.chip_ready:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")
-            where = "" if len(choices) == 1 else f"{name}: "
+            where = "" if len(parts.chip) == 1 else f"{name}: "
             raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
     verdicts = [choices[equal[part.name][0]].verdict for part in parts.chip]
     time = wish.told(target, verdicts, host=bool(parts.host))
@@ -119,7 +120,10 @@ class Board:
             program = program_of(
                 cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files, equal=equal
             )
+            feeds = [run.feeds for run in found.values()]
+            program = replace(program, tolerance=tolerance_of(program, cut.parts, calls, feeds))
         except (ConfigError, ConstraintError) as error:
+            program = None
             without = f"no C program is written: {error}"
         return cls(
             target=graph.target,
@@ -209,7 +213,7 @@ class Board:
         manifest: Callable[[Path, Mapping[str, object]], None],
     ) -> None:
         """Write README and manifest, behind all else."""
-        costs = [choice.verdict.cost for choice in self.cut.choices.values()]
+        costs = {name: choice.verdict.cost for name, choice in self.cut.choices.items()}
         weights = sum(
             value.const_value.nbytes
             for part in self.cut.kinds
@@ -225,7 +229,7 @@ class Board:
             self.ports,
             sizes,
             weights=weights,
-            cost=costs[0],
+            costs=costs,
             notes=notes,
             time=self.cut.time,
             program=self.program,

@@ -25,14 +25,14 @@ def readme(
     ports: Ports,
     sizes: Mapping[str, int],
     weights: int,
-    cost: GraphCost | None,
+    costs: Mapping[str, GraphCost | None],
     notes: Sequence[str],
     time: CallTime,
     program: BoardProgram | None = None,
 ) -> str:
     """Return the text.
 
-    sizes : bytes by file. weights : bytes of the chip graph's constants. cost, time : on the chip.
+    sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by part. time : of a call.
     """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {_literal(note)}." for note in notes] + [""] * bool(notes)
@@ -40,7 +40,7 @@ def readme(
     lines += ["", *(guide(program, sizes) if program is not None else ())]
     lines += ["## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
     lines += _time(time)
-    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_cost(cost), ""]
+    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_costs(costs), ""]
     lines += ["| file | bytes |", "|---|---:|"]
     lines += [f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")]
     golden = [size for file, size in sizes.items() if file.startswith("golden/")]
@@ -133,6 +133,7 @@ def _time(time: CallTime) -> Iterator[str]:
 _LAYERS = 12  # that the README lists
 
 
-def _cost(cost: GraphCost | None) -> Iterator[str]:
-    if cost is not None:
-        yield f"On the chip, as planned: {cost.text()}."
+def _costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
+    for name, cost in costs.items():
+        if cost is not None:
+            yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.text()}."

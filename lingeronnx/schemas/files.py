@@ -15,6 +15,7 @@ FILES = {
     "quant": "the configuration of `lingeronnx quantize --config`, a YAML file",
     "plan": "the scales that `lingeronnx quantize --save-plan` writes and `--plan` reads",
     "report": "what `lingeronnx quantize --json` prints",
+    "timing": "a chip's prices that `lingeronnx profile-board -o` writes and `--timing` reads",
 }
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -24,7 +25,7 @@ _Schema = dict[str, Any]
 
 def schema_of(what: str) -> _Schema:
     """Return the JSON Schema of `what`, a key of `FILES`."""
-    body = {"quant": _quant, "plan": _plan, "report": _report}[what]()
+    body = {"quant": _quant, "plan": _plan, "report": _report, "timing": _timing}[what]()
     return {"$schema": _DIALECT, "title": what, "description": FILES[what], **body}
 
 
@@ -32,6 +33,13 @@ def _quant() -> _Schema:
     from ..plan.config import QuantConfig
 
     found = QuantConfig.model_json_schema()
+    return {key: value for key, value in found.items() if key not in ("title", "description")}
+
+
+def _timing() -> _Schema:
+    from ..targets.timing_row import TimingRow
+
+    found = TimingRow.model_json_schema()
     return {key: value for key, value in found.items() if key not in ("title", "description")}
 
 
@@ -250,9 +258,11 @@ def _search() -> _Schema:
             "bytes": _maybe(_COUNT),
             "macs": _maybe(_named(_COUNT)),
             "work": _told(_maybe(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"),
+            "cycles": _told(_maybe(_NUMBER), "of a call on the chip, where its prices are known"),
             "seconds": _NUMBER,
             "why": _told(_TEXT, "why the attempt is not allowed, empty where it is"),
-        }
+        },
+        ("cycles",),  # younger than 0.1
     )
     return _record(
         {

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..graph import ir
     from ..graph.names import Names
+    from .board_profile import BoardProfile
     from .timing_row import TimingRow
 
 __all__ = ["Fault", "Fitted", "Limit", "Support", "Target", "Vendor", "rows", "rule_text"]
@@ -118,6 +119,15 @@ class Vendor:
     def timed(self, row: TimingRow, target: Target) -> Vendor:
         """Return the same code with prices of a board; ConfigError where the row is of another chip."""
         raise ConfigError(f"a timing file is for a chip; {self.untimed(target)}")
+
+    def profiled(
+        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+    ) -> BoardProfile:
+        """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
+
+        words : as for `verdict`. clock : MHz of the board. ConfigError where the log is not of these graphs.
+        """
+        raise ConfigError(f"a board's log is of a chip; {self.untimed(target)}")
 
     @property
     def clock(self) -> float | None:

@@ -31,16 +31,16 @@ class TimingRow(BaseModel):
     """Prices of a chip, fitted to a board's log.
 
     base : the chip whose formulas are corrected. node : cycles of the host core for each node. factors : by family of
-    kernels; a family that is not named is as on `base`. spread : three quarters of the nodes that were measured are
-    within this share of what the row says. clock_mhz : of the board, where it was told.
-    nodes, runs, median_error : of the log that it was fitted to.
+    kernels; a family that is not named is as on `base`. spread : how far off a node may be, as a share: of nodes that
+    were left out of the fit in turn, nine of ten were as near. clock_mhz : of the board, where it was told.
+    nodes, runs, median_error : of the log that it was fitted to, and how near it is to that.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     lingeronnx_timing: Literal[1] = Field(description="the version of this format")
-    platform: str = Field(min_length=1)
-    base: str = Field(min_length=1, description="the chip whose formulas the factors correct")
+    platform: str
+    base: str = Field(description="the chip whose formulas the factors correct")
     node: float = Field(ge=0, le=1e9, description="cycles of the host core for each node")
     factors: dict[str, FamilyFactor] = Field(description="by family of kernels: times its start, times the rest")
     spread: float = Field(ge=0, le=1e3, description="how far off a node may be, as a share of it")

@@ -2,7 +2,8 @@
 
 The rules, from its published definition: an object with a list `traceEvents`; each event has a phase `ph`, ids `pid`
 and `tid`, a name; a complete event ("X") has a start `ts` and a length `dur` of at least 0, in microseconds; in one
-lane two of them are apart, or one is inside the other; metadata ("M") name a process or a thread by `args.name`.
+lane two of them are apart, or one is inside the other; metadata ("M") name a process or a thread by
+`args.name`; an instant ("i") has a scope `s`, here its thread. Times are multiples of 1/1024, so all sums are exact.
 """
 
 import json
@@ -14,6 +15,8 @@ import lingeronnx as lo
 from lingeronnx.analysis.timeline import LANES
 from tests import nets
 from tests.cli.helpers import GAP, samples, write_model
+
+STEP = 1 / 1024
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def check_format(body):
     lanes, names = {}, {}
     for event in body["traceEvents"]:
         assert {"ph", "pid", "tid", "name"} <= set(event)
-        assert event["ph"] in ("M", "X")
+        assert event["ph"] in ("M", "X", "i")
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
         if event["ph"] == "M":
@@ -37,34 +40,38 @@ def check_format(body):
             continue
         assert math.isfinite(event["ts"])
         assert event["ts"] >= 0
-        assert event["dur"] >= 0
+        if event["ph"] == "i":
+            assert event["s"] == "t"
+            continue
+        assert event["dur"] > 0
         lanes.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
     for slices in lanes.values():
         open_ends = []
         for start, end, _ in slices:
-            while open_ends and open_ends[-1] <= start + 1e-9:
+            while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
-            assert not open_ends or end <= open_ends[-1] + 1e-6
+            assert not open_ends or end <= open_ends[-1]
             open_ends.append(end)
     return {names[lane]: slices for lane, slices in lanes.items()}
 
 
 def test_the_lanes_are_the_cycles_of_latency(graph):
     """A layer begins where it does there, a transfer too, and the last output is taken at the end."""
-    time, drawn = lo.latency(graph), lo.trace(graph)
+    time, drawn = lo.latency(graph, packer_args=""), lo.trace(graph, packer_args="")
     lanes = check_format(drawn.to_dict())
     assert set(lanes) == set(LANES)
     layers = [s for s in lanes["NPU"] if s[2] != "wait for constants" and not s[2].startswith("starts of")]
     want = [layer for layer in time.layers if layer.cycles]
     assert [s[2].split()[0] for s in layers] == [layer.operator for layer in want]
     for (start, end, _), layer in zip(layers, want, strict=True):
-        assert start == pytest.approx(layer.start + layer.wait + layer.moved)
-        assert end == pytest.approx(layer.start + layer.total)
+        assert start == pytest.approx(layer.start + layer.wait + layer.moved, abs=STEP)
+        assert end == pytest.approx(layer.start + layer.total, abs=STEP)
     waits = sum(end - start for start, end, name in lanes["NPU"] if name == "wait for constants")
-    assert waits == pytest.approx(time.waits)
-    assert [end - start for start, end, _ in lanes["DMA"]] == [layer.dma for layer in time.layers if layer.dma]
-    assert lanes["host"][-1][:2] == (pytest.approx(time.total), pytest.approx(time.total))
-    assert max(end for lane in lanes.values() for _, end, _ in lane) == pytest.approx(time.total)
+    assert waits == pytest.approx(time.waits, abs=STEP * len(time.layers))
+    transfers = [layer.dma for layer in time.layers if layer.dma]
+    assert [end - start for start, end, _ in lanes["DMA"]] == pytest.approx(transfers, abs=STEP)
+    assert [start for start, _, _ in lanes["host"]] == pytest.approx([0, time.total], abs=STEP)
+    assert max(end for _, end, _ in lanes["NPU"]) == pytest.approx(time.total, abs=STEP)
 
 
 def test_a_clock_turns_cycles_into_microseconds(graph):
@@ -72,8 +79,8 @@ def test_a_clock_turns_cycles_into_microseconds(graph):
     plain, timed = lo.trace(graph).to_dict(), lo.trace(graph, clock=200).to_dict()
     for before, after in zip(plain["traceEvents"], timed["traceEvents"], strict=True):
         if before["ph"] == "X":
-            assert after["ts"] == pytest.approx(before["ts"] / 200)
-            assert after["dur"] == pytest.approx(before["dur"] / 200)
+            assert after["ts"] == pytest.approx(before["ts"] / 200, abs=3 * STEP)
+            assert after.get("dur", 0) == pytest.approx(before["dur"] / 200, abs=2 * STEP)
     assert "cycles" in plain["otherData"]["unit"]
     assert timed["otherData"]["unit"] == "microseconds"
 
@@ -86,14 +93,14 @@ def test_parts_of_a_program_follow_each_other(tmp_path):
     marks = [name for _, _, name in lanes["host"]]
     assert marks == ["chip1: 1 inputs to integers", "chip1: 1 outputs from integers", "host1: Erf",
                      "chip2: 1 inputs to integers", "chip2: 1 outputs from integers"]  # fmt: skip
-    assert max(end for _, end, _ in lanes["NPU"]) == pytest.approx(lo.latency(graph).total)
+    assert max(end for _, end, _ in lanes["NPU"]) == pytest.approx(lo.latency(graph).total, abs=STEP)
 
 
 def test_data_in_external_memory_are_copied_in_the_lane_of_the_npu(graph):
     """Each layer with such data has a slice of copies before it."""
     lanes = check_format(lo.trace(graph, packer_args="--threshold4 1").to_dict())
     copied = sum(end - start for start, end, name in lanes["NPU"] if name == "copies from and to psram")
-    assert copied == pytest.approx(lo.latency(graph, packer_args="--threshold4 1").moved)
+    assert copied == pytest.approx(lo.latency(graph, packer_args="--threshold4 1").moved, abs=STEP * 9)
 
 
 def test_what_cannot_be_drawn_is_one_line(graph):

@@ -1,6 +1,8 @@
 """The time on the chip as commands show it: check, quantize, deploy; clock, budget, chips of which nothing is known."""
 
 import json
+import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -91,6 +93,30 @@ def test_the_readme_of_a_deployed_folder_has_the_time(here):
     assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1)
     assert failed.stderr.startswith("error: too slow: ")
     assert not (here.folder / "slow").exists()
+
+
+def test_pages_have_the_cycles(here):
+    """A picture of check, a column of compare's page and of the search's."""
+    here.good(*QUANTIZE)
+    layers = {layer.node: layer.total for layer in lo.latency("tiny_quant.onnx").layers}
+    here.good("check", "tiny_quant.onnx", "-o", "found")
+    drawn = (here.folder / "found" / "cycles.svg").read_text()
+    texts = [node.text for node in ElementTree.fromstring(drawn) if node.tag.endswith("text")]
+    for layer in lo.latency("tiny_quant.onnx").layers:
+        assert f"{layer.operator} {layer.node}" in texts
+        assert any(text.startswith(f"{layer.total:,.0f} (") for text in texts)
+    here.good("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
+    page = (here.folder / "compared" / "profiler.html").read_text()
+    rows = json.loads(re.search(r'<script[^>]* id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+    shown = {row["node"]: row["cycles"] for row in rows if row["cycles"] is not None}
+    assert shown["pool"] == layers["pool"]
+    assert sum(shown.values()) == pytest.approx(sum(layers.values()))
+    wish = ("--eval", "test.npz", "--max-drop", "5", "--json")
+    trials = json.loads(here(*QUANTIZE, *wish).stdout)["search"]["trials"]
+    assert trials[0]["cycles"] == pytest.approx(sum(layers.values()))
+    found = (here.folder / "tiny_quant_search.html").read_text()
+    assert "<th>cycles</th>" in found
+    assert f"<td>{trials[0]['cycles']:,.0f}</td>" in found
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ __all__ = ["check"]
     "--output",
     type=PATH,
     metavar="DIR",
-    help="Write check.txt and, of a float model with --calib, model_check_result.txt, both as .json too, in here.",
+    help="Write in here check.txt and, of a float model with --calib, model_check_result.txt, both as .json too; and "
+    "cycles.svg, where cycles are known.",
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
@@ -58,6 +59,7 @@ def check(
     """
     from ... import api
     from ...analysis.check.structure import RESULT
+    from ...analysis.check.time_plot import time_plot
     from ...graph import ir
     from ...qdq.read import is_quantized
 
@@ -73,6 +75,8 @@ def check(
             wrong = [f"looks wrong: {line}" for line in built.lines()]
             lines, every = lines + wrong, every + wrong
             files = {RESULT: built.text(), f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n"}
+        if found.time.latency is not None:
+            files["cycles.svg"] = time_plot(found.time, f"{model.name} on {found.platform}")
         texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
         _write_folder(output, {**texts, **files})
     for line in lines:

@@ -15,6 +15,7 @@ from ...fit import Fitted
 from ...graph import ir
 from ...ops.macs import macs
 from ...targets import CallTime, GraphCost, Target, VerdictFinding
+from ...targets.latency import TimeSaved
 from ..assign.imported_scales import Taken
 from .output_parts import OutputPart
 from .program import ProgramReport
@@ -67,7 +68,8 @@ class Report:
     chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
         between them, packed with packer_args, and the chip computes it right (False without a packer)
     findings : what the packer and the chip have against it, warnings included, and that a call takes too long
-    cost : on the chip, where it has a plan. time : how long a call takes there
+    cost : on the chip, where it has a plan. time : how long a call takes there. saved : its
+        cycles before and after other forms of the same integers
     packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
     integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those that can be counted
     unknown_macs : {operator that may have some, and nobody knows how many: number of its nodes}
@@ -98,6 +100,7 @@ class Report:
     notes: Sequence[str]
     findings: Sequence[VerdictFinding] = ()
     cost: GraphCost | None = None
+    saved: TimeSaved | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measured_on: str = "on the calibration data"
@@ -160,6 +163,7 @@ class Report:
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),
             "time": self.time.to_dict(),
+            "cycles": None if self.saved is None else vars(self.saved),
             "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "measured_on": self.measured_on,

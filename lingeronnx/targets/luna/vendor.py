@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...graph import ir
     from ...graph.names import Names
+    from ..board_profile import BoardProfile
     from ..timing_row import TimingRow
 
 __all__ = ["Luna"]
@@ -63,13 +64,17 @@ class Luna(Packs):
         return met(node, target)
 
     def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
-        """Bring the graph into the form that packs and is right, and cut maps that are too large into tiles of rows."""
+        """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
+        from .finish.cheaper import cheaper
         from .finish.form import chip_form
         from .finish.row_tiles import row_tiles
 
         formed = chip_form(graph, target)
         graph, tiled = row_tiles(graph, target)
-        return graph, (*formed, *tiled)
+        graph, faster, saved = cheaper(graph, target)
+        if saved is not None:
+            saved.note(graph.metadata_props)
+        return graph, (*formed, *tiled, *faster)
 
     def names(self, graph: ir.Graph) -> Names:
         """Return the names that the packer does not take, and others."""
@@ -95,6 +100,16 @@ class Luna(Packs):
         from .timing.board_row import prices
 
         return replace(self, prices=prices(row, target))
+
+    def profiled(
+        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+    ) -> BoardProfile:
+        """Return the executor's profile lines beside the graphs' nodes, and the row that they give."""
+        from .packer.judge import Judged
+        from .timing.board_log import profile
+
+        verdicts = [self.verdict(graph, target, words).verdict for graph in graphs]
+        return profile([v for v in verdicts if isinstance(v, Judged)], target, text, clock)
 
     @property
     def clock(self) -> float | None:
