@@ -31,8 +31,8 @@ class Comparison:
     join : every tensor that both have, measured. findings : what is wrong, the worst first. names : of the two models.
     accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
     cycles : {node of the second model: cycles of a call on its chip, with those of nodes before it that no row has},
-    where they are known. tried : what the findings' options give; None where they were not tried. notes : what cannot be
-    told.
+    where they are known. tried : what the findings' options give; None where they were not tried. notes : what cannot
+    be told.
     """
 
     join: Join
