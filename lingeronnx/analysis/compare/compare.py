@@ -79,22 +79,27 @@ def compare(
         for part in spread(_Joining(base, other), noted(), workers, cluster):
             tensor_join.merge(part)
             tell()
-    closer = {name: array[:_CLOSER] if array.ndim else array for name, array in few.items()}
-    answers = {} if ordered else {spec.name: answered(base, spec.name, few) for spec in base.inputs}
-    findings = advise(tensor_join, closer, answers)
-    result = Comparison(
-        tensor_join,
-        findings,
-        (_name(float_model), _name(quant_model)),
-        tensor_join.accuracy,
-        tensor_join.outputs,
-        cycles_of_nodes(other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
-        None if ordered else tried(tensor_join, findings, few),
-        [said.open for said in answers.values() if said.open],
-    )
+    result = _told(tensor_join, few, ordered, (_name(float_model), _name(quant_model)))
     if out is not None:
         write(result, out)
     return result
+
+
+def _told(joined: Join, few: Mapping[str, np.ndarray], ordered: bool, names: tuple[str, str]) -> Comparison:
+    """Return what was found, with options tried on `few` samples; ordered : they are calls in turn, none is tried."""
+    closer = {name: array[:_CLOSER] if array.ndim else array for name, array in few.items()}
+    answers = {} if ordered else {spec.name: answered(joined.base, spec.name, few) for spec in joined.base.inputs}
+    findings = advise(joined, closer, answers)
+    return Comparison(
+        joined,
+        findings,
+        names,
+        accuracy=joined.accuracy,
+        outputs=joined.outputs,
+        cycles=cycles_of_nodes(joined.other.graph, {row.nodes[1] for row in joined.rows.values()}),
+        tried=None if ordered else tried(joined, findings, few),
+        notes=[said.open for said in answers.values() if said.open],
+    )
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def sensitivity(
     loaded = ir.opened(model)
     planned = _planned(loaded, calib, plan, settings, progress)
     outputs = _outputs(planned, output, function)
-    question = Question(metrics, what, all_but_one, order, function, outputs, min_gain, max_float_macs)
+    question = Question(metrics, what, all_but_one, order, function, outputs, least=min_gain, share=max_float_macs)
     operators = layers(planned)
     trials = _trials(operators, what)
     data = evaluation_data(planned, calib, eval_data)
