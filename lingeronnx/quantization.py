@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -40,6 +41,7 @@ from .qdq.encodings import Encodings
 from .run.data import Progress
 from .search import Goal, search
 from .targets import Target, by_name
+from .targets.objective import TIME
 
 __all__ = ["quantize"]
 
@@ -59,6 +61,7 @@ def quantize(
     metric: str | None = None,
     max_drop: float | None = None,
     min_sqnr: float | None = None,
+    max_ms: float | None = None,
     budget: float | None = None,
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -97,6 +100,9 @@ def quantize(
         in points where it is in percent. The attempts are `report.search`. See `lingeronnx.search`.
     min_sqnr
         The same for a number of dB that every output has at least, without eval data.
+    max_ms
+        Beside one of these two: a call on the chip takes so many milliseconds at most, at `clock` MHz. Then time
+        decides between forms of the same integers, unless `objective` says otherwise.
     budget
         Minutes after which no further attempt is begun.
     log, resume
@@ -124,6 +130,10 @@ def quantize(
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
+    if max_ms is not None:
+        if goal is None:
+            raise ConfigError("max_ms goes with max_drop or min_sqnr; budget_ms makes a finding of what takes too long")
+        settings["objective"] = settings.get("objective") or TIME
     start = plan if isinstance(plan, Encodings) else None
     chosen = {**given, **settings}
     chosen |= _narrowest(config, chosen) if goal is not None else {}
@@ -132,6 +142,9 @@ def quantize(
         raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
+    if goal is not None:
+        goal = replace(goal, max_ms=max_ms, clock=prepared.conf.clock)
+        goal.check_time(prepared.target)
     best = _best(prepared, plan, goal is not None, progress)
 
     def anew(samples: Mapping[str, np.ndarray] | None) -> Compared:

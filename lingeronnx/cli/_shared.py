@@ -16,6 +16,7 @@ import click
 
 from ..errors import ConfigError
 from ..targets import DEFAULT, PLATFORMS
+from ..targets.objective import OBJECTIVES
 from .show import plain
 
 __all__ = [
@@ -190,6 +191,10 @@ _QUANTIZING = (
     click.option("--notes", type=click.Choice(["short", "full"]),
                   help="full: every finding, node and layer, and why a simplification of the graph was not made.  "
                   "[default: short]"),
+    click.option("--objective", type=click.Choice(OBJECTIVES),
+                 help="What decides between forms of the same integers. accuracy: of what is as accurate the fastest; "
+                 "time: also where more stays in shared memory; memory: only what takes no more of it.  "
+                 "[default: accuracy]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),

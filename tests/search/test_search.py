@@ -156,6 +156,40 @@ def test_met_at_once_makes_one_attempt():
     assert (len(found.trials), found.stopped, found.chosen.attempt) == (1, "met", Attempt())
 
 
+def test_time_is_a_wish_beside_accuracy():
+    """One cycle more than is needed is enough; one less is told, and nothing slower is tried."""
+    base = base_of(nets.plain(), platform="arcs", clock=100.0)
+    cycles = base.result.report.time.latency.total
+    _, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
+    assert (found.stopped, found.chosen.late) == ("met", 0.0)
+    assert "ms a call at 100 MHz at most" in found.goal.text
+    result, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
+    assert "accurate enough, but a call takes" in found.stopped
+    assert found.chosen.late == pytest.approx(1.0)
+    assert "the wish is not met" in result.report.warnings[0]
+
+
+def test_a_wish_for_time_lets_time_decide():
+    made = api.quantize(nets.plain(), nets.samples(nets.plain()), platform="arcs", min_sqnr=-50.0, max_ms=50, clock=100)
+    assert made.graph.metadata_props["lingeronnx.objective"] == "time"
+    assert made.report.search["met"]
+    assert "lingeronnx.objective" not in nets.quantized(nets.plain(), platform="arcs").graph.metadata_props
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    (
+        ({"max_ms": 5.0, "clock": 100.0}, "goes with max_drop or min_sqnr"),
+        ({"max_ms": 5.0, "min_sqnr": 1.0}, "add clock"),
+        ({"max_ms": 0.0, "min_sqnr": 1.0, "clock": 100.0}, "above 0"),
+        ({"max_ms": 5.0, "min_sqnr": 1.0, "clock": 100.0, "platform": "venus"}, "nothing is published"),
+    ),
+)
+def test_wishes_for_time_that_cannot_be_measured(options, text):
+    with pytest.raises(ConfigError, match=text):
+        api.quantize(nets.plain(), nets.samples(nets.plain()), **{"platform": "arcs", **options})
+
+
 def test_what_cannot_be_met_says_so():
     """The best that is fit for a chip comes back, with a warning and what would be needed."""
     net = nets.Net(2, 4, 4)
@@ -332,6 +366,7 @@ def test_the_command(tmp_path):
     (
         (["--budget", "5"], "--budget needs --max-drop"),
         (["--resume"], "--resume needs --max-drop"),
+        (["--max-ms", "5", "--clock", "300"], "--max-ms needs --max-drop"),
         (["--max-drop", "1"], "needs eval data"),
         (["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")], "give one of the two"),
         (["--min-sqnr", "30", "--resume"], "drop --resume"),
