@@ -1,7 +1,7 @@
 """4-bit weights on the chips: accuracy, flash and cycles beside those of 8 bits, as rows of a table.
 
     python benchmarks/four_bits.py MODELS LOADERS.py [--only CASE ...] [--platform arcs venusA] [--effort normal best]
-        [--log FILE.jsonl]
+        [--limit N] [--log FILE.jsonl]
 
 Every layer has 4 bits that the chip takes; the others stay at 8. A row has the accuracy of the test data (top-1, or for
 a model without classes the SQNR of its output in dB), that of float, the bytes of all constants as the package stores
@@ -27,11 +27,11 @@ from lingeronnx.run.data import Data
 _FEW, _WHOLE = 4, 8
 
 
-def _labelled(model: str, test: str) -> tuple[list[Any], str]:
+def _labelled(model: str, test: str, limit: int | None) -> tuple[list[Any], str]:
     """Return the test data with labels, and a mark where these are the float model's decisions."""
     session, mark, found = lo.Session(model), "", []
     name = session.get_outputs()[0].name
-    for feeds, labels in Data(test, session.inputs).batches(64):
+    for feeds, labels in Data(test, session.inputs, limit=limit).batches(64):
         if labels is None:
             labels, mark = session.run([name], feeds)[0].argmax(axis=-1).astype(np.int64), "*"
         found.append((feeds, labels))
@@ -45,19 +45,21 @@ def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, b
     start = time.process_time()
     made = lo.quantize(model, held.calib(args.loaders), platform=platform, effort=effort, weight_bits=bits)
     took = time.process_time() - start
-    data, mark = _labelled(model, test) if held.classes else (test, "")
-    found = lo.evaluate(made.session(), data, baseline=model, output=None if held.classes else held.output)
-    noise = lo.evaluate(made.session(), test, baseline=model, output=held.output, metric="sqnr")
+    data, mark = _labelled(model, test, args.limit) if held.classes else (test, "")
+    found = lo.evaluate(
+        made.session(), data, baseline=model, output=None if held.classes else held.output, limit=args.limit
+    )
+    noise = lo.evaluate(made.session(), test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
     try:
-        cycles: float | None = lo.latency(made).total if made.report.chip_ready else None
+        cycles: float | None = lo.latency(made.graph).total if made.report.chip_ready else None
     except ConfigError:  # of this chip nobody has published any
         cycles = None
-    words = [word for note in made.report.notes if f"stay at {_WHOLE} bits" in note for word in [note]]
     return {
         "case": case, "platform": platform, "effort": effort, "bits": bits, "float": found.baseline, "mark": mark,
         "metric": found.metric, "value": found.value, "sqnr": noise.value, "ready": made.report.chip_ready,
         "flash": made.report.cost.weights if made.report.cost is not None else None, "cycles": cycles,
-        "kept": words, "cpu": took, "words": made.report.packer_args,
+        "kept": [note for note in made.report.notes if f"stay at {_WHOLE} bits" in note],
+        "cpu": took, "words": made.report.packer_args,
     }  # fmt: skip
 
 
@@ -102,6 +104,7 @@ def main() -> None:
     folders(parser)
     parser.add_argument("--platform", nargs="*", default=["arcs", "venusA"])
     parser.add_argument("--effort", nargs="*", default=["normal"])
+    parser.add_argument("--limit", type=int, help="test samples at most")
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
     rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args)}

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 
 from .errors import ConfigError
 from .flow import (
+    Compared,
+    Prepared,
     QuantizedModel,
+    better_of,
     compared,
     measured,
     plan_for,
@@ -28,14 +32,16 @@ from .flow import (
     with_finer_scales,
     without_losing_stages,
 )
+from .flow.prepare.settings import configured
 from .graph import ir
 from .plan import Plan
-from .plan.config import QuantConfig
+from .plan.config import AUTO, QuantConfig
 from .plan.settings import QuantSettings
 from .qdq.encodings import Encodings
 from .run.data import Progress
 from .search import Goal, search
-from .targets import Target
+from .targets import Target, by_name
+from .targets.objective import TIME
 
 __all__ = ["quantize"]
 
@@ -55,6 +61,7 @@ def quantize(
     metric: str | None = None,
     max_drop: float | None = None,
     min_sqnr: float | None = None,
+    max_ms: float | None = None,
     budget: float | None = None,
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -93,6 +100,9 @@ def quantize(
         in points where it is in percent. The attempts are `report.search`. See `lingeronnx.search`.
     min_sqnr
         The same for a number of dB that every output has at least, without eval data.
+    max_ms
+        Beside one of these two: a call on the chip takes so many milliseconds at most, at `clock` MHz. Then time
+        decides between forms of the same integers, unless `objective` says otherwise.
     budget
         Minutes after which no further attempt is begun.
     log, resume
@@ -100,7 +110,10 @@ def quantize(
     progress
         Called with (what is being done, samples done, samples in all or None).
     settings
-        Further fields of `QuantConfig`, such as bits or effort. With state = {output: input}, an item of `calib` is one
+        Further fields of `QuantConfig`, such as bits or effort. A model that another tool has quantized is quantized
+        twice, its scales kept and its weights alone, and the better is taken; requantize = True or False says which of
+        the two it shall be. weight_bits = "auto" with max_drop or min_sqnr: as few bits in each layer as the wish
+        allows. With state = {output: input}, an item of `calib` is one
         call of a model that is fed its own states.
 
     Returns
@@ -117,20 +130,30 @@ def quantize(
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
-    start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = with_cells(prepare(model, calib, config, {**given, **settings}, encodings=start))
+    if max_ms is not None:
+        if goal is None:
+            raise ConfigError("max_ms goes with max_drop or min_sqnr; budget_ms makes a finding of what takes too long")
+        settings["objective"] = settings.get("objective") or TIME
+    start = plan if isinstance(plan, Encodings) else None
+    chosen = {**given, **settings}
+    chosen |= _narrowest(config, chosen) if goal is not None else {}
+    prepared = with_cells(prepare(model, calib, config, chosen, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
         raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
-    planned = plan_for(prepared, own, progress)
-    best = compared(prepared, planned, refined(planned, progress=progress), progress)
-    best = best if plan is not None else with_best_ends(best, progress)
-    if prepared.conf.effort == "best":
-        best = with_best_effort(best, progress)
-    finer = with_finer_scales(best, progress) if goal is None else None
-    best = without_losing_stages(best, progress) if finer is None else finer
-    best = best if plan is not None else with_chip_parts(best, progress)
+    if goal is not None:
+        goal = replace(goal, max_ms=max_ms, clock=prepared.conf.clock)
+        goal.check_time(prepared.target)
+    best = _best(prepared, plan, goal is not None, progress)
+
+    def anew(samples: Mapping[str, np.ndarray] | None) -> Compared:
+        data = calib if samples is None else samples
+        again = prepare(model, data, config, {**given, **settings, "requantize": True})
+        return _best(with_cells(again), None, False, progress)
+
+    if goal is None and plan is None:
+        best = better_of(best, anew)
     if goal is None:
         result = best.checked
     else:
@@ -147,6 +170,24 @@ def quantize(
             progress=progress,
         )
     return result
+
+
+def _narrowest(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the width of weights from which a search for widths begins; nothing where the user has named one."""
+    conf = configured(config, settings)
+    return {"weight_bits": min(by_name(conf.platform).weight_widths)} if conf.weight_bits == AUTO else {}
+
+
+def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progress: Progress | None) -> Compared:
+    """Return the best quantization that is found without a wish; goal : whether one begins with it."""
+    planned = plan_for(prepared, None if isinstance(plan, Encodings) else plan, progress)
+    best = compared(prepared, planned, refined(planned, progress=progress), progress)
+    best = best if plan is not None else with_best_ends(best, progress)
+    if prepared.conf.effort == "best":
+        best = with_best_effort(best, progress)
+    finer = with_finer_scales(best, progress) if not goal else None
+    best = without_losing_stages(best, progress) if finer is None else finer
+    return best if plan is not None else with_chip_parts(best, progress)
 
 
 def _goal(

@@ -16,6 +16,7 @@ import click
 
 from ..errors import ConfigError
 from ..targets import DEFAULT, PLATFORMS
+from ..targets.objective import OBJECTIVES
 from .show import plain
 
 __all__ = [
@@ -148,14 +149,20 @@ def _numbers(option: str, text: str) -> list[float]:
 
 
 #: How a model is quantized: what the commands that do so share.
+def _width(text: str) -> int | str:
+    """Read a number of bits, or auto."""
+    return text if text == "auto" else int(text)
+
+
 _QUANTIZING = (
     click.option("--platform", metavar="NAME",
                  help=f"{' | '.join(target.name for target in PLATFORMS)}  [default: {DEFAULT}]"),
     click.option("--mode", type=click.Choice(["q-value", "max-value"]),
                   help="Scales: powers of two, or any number.  [default: q-value]"),
     click.option("--bits", type=int, metavar="N", help="Bits of activations.  [default: 8]"),
-    click.option("--weight-bits", type=int, metavar="N",
-                 help="Bits of weights; 4 on chips in the layers that take it.  [default: 8]"),
+    click.option("--weight-bits", type=_width, metavar="N|auto",
+                 help="Bits of weights; 4 on chips in the layers that take it. auto: with --max-drop or --min-sqnr, as "
+                 "few in each layer as the wish allows.  [default: 8]"),
     click.option("--weight-scales", type=click.Choice(["tensor", "channel"]),
                   help="One scale for a layer's weight, or one for each output channel (generic).  [default: tensor]"),
     click.option("--activations", type=click.Choice(["symmetric", "asymmetric"]),
@@ -184,6 +191,10 @@ _QUANTIZING = (
     click.option("--notes", type=click.Choice(["short", "full"]),
                   help="full: every finding, node and layer, and why a simplification of the graph was not made.  "
                   "[default: short]"),
+    click.option("--objective", type=click.Choice(OBJECTIVES),
+                 help="What decides between forms of the same integers. accuracy: of what is as accurate the fastest; "
+                 "time: also where more stays in shared memory; memory: only what takes no more of it.  "
+                 "[default: accuracy]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),

@@ -26,7 +26,11 @@ from pydantic import (
 from ..errors import ConfigError, nearest, told
 from ..targets import DEFAULT, Target, TimeWish
 
-__all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
+__all__ = ["AUTO", "Override", "QuantConfig", "merge_overrides", "parse_override"]
+
+
+#: The width of weights that a wish chooses; users say "auto".
+AUTO = 0
 
 
 class Override(BaseModel):
@@ -84,8 +88,9 @@ class QuantConfig(BaseModel):
     memory: float = Field(default=0.5, gt=0)
     seed: int = 0
     notes: Literal["short", "full"] = "short"
-    requantize: bool = False
+    requantize: bool | None = None
     debug_dump: str | None = None
+    objective: Literal["accuracy", "time", "memory"] = "accuracy"
     clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
     budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")
     timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")
@@ -104,6 +109,11 @@ class QuantConfig(BaseModel):
     def budget(self) -> int:
         """The bytes that passes over the data may take: `memory` is in units of 10^9."""
         return int(self.memory * 1e9)
+
+    @field_validator("weight_bits", mode="before")
+    @classmethod
+    def _auto(cls, value: object) -> object:
+        return AUTO if value == "auto" else value
 
     @field_validator("debug_dump", "timing", mode="before")
     @classmethod
@@ -158,6 +168,8 @@ class QuantConfig(BaseModel):
                 f"activations asymmetric on platform {target.name}: the integer 0 stands for the real 0 there; "
                 "drop --activations or choose --platform generic"
             )
+        if self.weight_bits == AUTO:
+            raise ConfigError("weight_bits auto: what is wished chooses the widths; give --max-drop or --min-sqnr")
         widths = {"bits": target.bits, "weight_bits": target.weight_widths}
         _check_widths("", {"bits": self.bits, "weight_bits": self.weight_bits}, widths, target)
         for selector, override in self.overrides.items():

@@ -16,12 +16,13 @@ class QuantSettings(TypedDict, total=False):
     """What `quantize` takes beyond the arguments that it names."""
 
     bits: int | None
-    weight_bits: int | None
+    weight_bits: int | Literal["auto"] | None
     weight_scales: Literal["tensor", "channel"] | None
     activations: Literal["symmetric", "asymmetric"] | None
     calibrator: Literal["max", "percentile", "mse", "kl"] | None
     percentile: float | None
     effort: Literal["fast", "normal", "best"] | None
+    objective: Literal["accuracy", "time", "memory"] | None
     fit: bool | None
     require_chip: bool | None
     parts: int | None
@@ -37,3 +38,6 @@ class QuantSettings(TypedDict, total=False):
     notes: Literal["short", "full"] | None
     requantize: bool | None
     debug_dump: str | os.PathLike[str] | None
+    clock: float | None
+    budget_ms: float | None
+    timing: str | os.PathLike[str] | None

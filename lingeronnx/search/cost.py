@@ -12,15 +12,16 @@ from ..ops.macs import macs
 __all__ = ["AttemptCost", "cost_of"]
 
 _FLOAT = 32
+_FEW = 4
 
 
 @dataclass(frozen=True)
 class AttemptCost:
     """bytes : of all constants of the graph. macs : {"8x8", "16x16", ... or "float": those of one sample}.
 
-    A width is bits of data by bits of weights. `work` is the sum of the products of both widths over all
-    multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32. cycles : of a call on the chip;
-    None where nobody knows them.
+    Weights of 4 bits count as two in a byte. A width is bits of data by bits of weights. `work` is the sum of the
+    products of both widths over all multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32.
+    cycles : of a call on the chip; None where nobody knows them.
     """
 
     bytes: int
@@ -59,4 +60,16 @@ def cost_of(attempt: Compared) -> AttemptCost:
     constants = attempt.lowered.graph.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
     time = attempt.result.report.time.latency
-    return AttemptCost(size, costs, None if time is None else time.total)
+    return AttemptCost(size - _halves(attempt.lowered.graph), costs, None if time is None else time.total)
+
+
+def _halves(graph: ir.Graph) -> int:
+    """Return the bytes that the 4-bit weights of an integer graph, which it holds as int8, do not take."""
+    held = {
+        str(value.name): value
+        for node in graph.graph
+        if ir.attr(node, "parameter_bits") == _FEW
+        for value in node.inputs
+        if value is not None and value.const_value is not None and value.const_value.dtype.name == "INT8"
+    }
+    return sum(value.const_value.nbytes // 2 for value in held.values() if value.const_value is not None)

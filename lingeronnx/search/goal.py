@@ -15,6 +15,7 @@ from ..run.data import Progress
 from ..run.evaluation import evaluate
 from ..run.metrics import metric as measure
 from ..run.session import Session
+from ..targets import Target
 
 __all__ = ["Goal", "Measured"]
 
@@ -39,6 +40,7 @@ class Goal:
         in percent these are points; of a function of the user's its own unit, larger being better.
     min_sqnr : every output has so many dB at least against the float model, on samples held back from calibration.
     model : the float model that is compared with. metric, batch, limit : as `evaluate` takes them.
+    max_ms : beside either, that a call on the chip takes so long at most, at `clock` MHz.
     """
 
     max_drop: float | None = None
@@ -48,6 +50,24 @@ class Goal:
     metric: str | None = None
     batch: int | None = None
     limit: int | None = None
+    max_ms: float | None = None
+    clock: float | None = None
+
+    @property
+    def max_cycles(self) -> float:
+        """The cycles that a call may take."""
+        return math.inf if self.max_ms is None or self.clock is None else 1e3 * self.max_ms * self.clock
+
+    def check_time(self, target: Target) -> None:
+        """Raise ConfigError where a wish for time cannot be measured on `target`."""
+        if self.max_ms is None:
+            return
+        if not 0 < self.max_ms < math.inf:
+            raise ConfigError(f"max_ms = {self.max_ms:g}: it is a number of milliseconds above 0")
+        if self.clock is None:
+            raise ConfigError("max_ms needs the chip's clock in MHz: add clock (--clock MHZ)")
+        if unknown := target.vendor.untimed(target):
+            raise ConfigError(f"max_ms: {unknown}")
 
     def check(self) -> None:
         """Raise ConfigError for a wish that nothing can be measured by, DataError for data that are gone once read."""
@@ -73,9 +93,10 @@ class Goal:
     @property
     def text(self) -> str:
         """The wish in words."""
+        time = "" if self.max_ms is None else f", {self.max_ms:g} ms a call at {self.clock:g} MHz at most"
         if self.max_drop is None:
-            return f"every output at {self.min_sqnr:g} dB at least"
-        return f"{self.metric or 'top1'} lower by {self.max_drop:g} at most"
+            return f"every output at {self.min_sqnr:g} dB at least{time}"
+        return f"{self.metric or 'top1'} lower by {self.max_drop:g} at most{time}"
 
     @property
     def unit(self) -> str:

@@ -22,12 +22,13 @@ from ..analysis.sensitivity.trial_runs import block_of
 from ..flow import Planned
 from ..flow.assign import shared_scales
 from ..formats import QUANT
+from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import macs
 from ..plan.config import Override, QuantConfig
 from ..targets import Target
 
-__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "LayerGroup", "groups", "rungs"]
+__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "LayerGroup", "groups", "narrow_weights", "rungs"]
 
 #: From quick to thorough.
 EFFORTS = ("fast", "normal", "best")
@@ -123,7 +124,7 @@ def groups(planned: Planned) -> list[LayerGroup]:
     """Return the groups of layers, those first that give back most for what they cost."""
     every = layers(planned)
     joined = _joined(planned, every)
-    gains = _gains(planned, every, joined)
+    gains = _gains(planned, every, [reduce(or_, (layer.whole for layer in members)) for members in joined])
     work = _work(planned)
     total = max(sum(work.values()), 1)
     layer_groups = []
@@ -132,6 +133,26 @@ def groups(planned: Planned) -> list[LayerGroup]:
         layer_groups.append(LayerGroup(tuple(members), gain, share))
     least = 1 / max(len(layer_groups), 1)  # a layer without weights has a cost, too
     return sorted(layer_groups, key=lambda group: -group.gain / max(group.share, least))
+
+
+def narrow_weights(planned: Planned) -> list[tuple[str, ...]]:
+    """Return the selectors of layers that have fewer bits for weights than data, those first that give back most.
+
+    That is the error at the outputs that goes away when the weights of a layer alone are not rounded, for each byte
+    that 8 bits add.
+    """
+    tensors, by_name = planned.plan.tensors, {str(node.name): node for node in planned.parts.graph.graph}
+    every = [layer for layer in layers(planned) if layer.selector and layer.weight.weights]
+    sizes = []
+    for layer in every:
+        nodes = [by_name[name] for name in layer.weight.weights]
+        names = {ir.read_name(node, i) for node in nodes for i in planned.parts.ops[str(node.name)].parameters(node)}
+        few = [name for name in names if name in tensors and tensors[name].bits < planned.conf.bits]
+        sizes.append(sum(ir.constant(planned.parts.graph.graph.initializers[name]).size for name in few))
+    narrow = [(layer, size) for layer, size in zip(every, sizes, strict=True) if size]
+    gains = _gains(planned, layers(planned), [layer.weight for layer, _ in narrow])
+    order = sorted(range(len(narrow)), key=lambda i: -gains[i] / narrow[i][1])
+    return [(narrow[i][0].selector,) for i in order]
 
 
 def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
@@ -152,14 +173,12 @@ def _work(planned: Planned) -> dict[str, int]:
     return {str(node.name): macs(node) for node in planned.parts.graph.graph}
 
 
-def _gains(
-    planned: Planned, every: Sequence[RoundedOperator], joined: Sequence[Sequence[RoundedOperator]]
-) -> list[float]:
-    """Return what each group gives back, on a few of the calibration samples."""
+def _gains(planned: Planned, every: Sequence[RoundedOperator], parts: Sequence[RoundedSet]) -> list[float]:
+    """Return what each of `parts` gives back that is left out of all that is rounded, on a few calibration samples."""
     outputs = [str(value.name) for value in planned.original.graph.outputs]
     engine = rounding(planned, every, outputs).engine()
     whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
-    left = [whole - reduce(or_, (layer.whole for layer in members)) for members in joined]
+    left = [whole - part for part in parts]
     few = min(block_of(planned, engine.segments), _SAMPLES)
     errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
     for _, _, part in engine.parts(planned.data.first(few)):
@@ -202,7 +221,8 @@ def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
             continue
         before = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
         rung = []
-        for names in _growing([group.selectors for group in ranked]):
+        alone = pair[0] == conf.bits  # the weights, not the data
+        for names in _growing(narrow_weights(planned) if alone else [group.selectors for group in ranked]):
             held = {**before, **dict.fromkeys(names, pair)}
             rung.append(replace(start, wide=tuple((name, *widths) for name, widths in held.items())))
         if rung:

@@ -44,6 +44,7 @@ class AttemptResult:
     """An attempt that was made, what it gave and what it costs.
 
     measured, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
+    late : cycles that a call takes beyond the wish; infinite where nobody knows how long it takes.
     """
 
     attempt: Attempt
@@ -52,11 +53,12 @@ class AttemptResult:
     seconds: float
     ready: bool = True
     why: str = ""
+    late: float = 0.0
 
     @property
     def met(self) -> bool:
         """Whether the wish is met."""
-        return self.measured is not None and self.measured.missing <= 0
+        return self.measured is not None and self.measured.missing <= 0 and self.late <= 0
 
     @property
     def missing(self) -> float:
@@ -69,7 +71,7 @@ class AttemptResult:
         if self.measured is None or self.cost is None:
             return (2,)
         cost = self.cost.work, self.cost.bytes
-        return (0, *cost) if self.met else (1, not self.ready, self.measured.missing, *cost)
+        return (0, *cost) if self.met else (1, not self.ready, max(self.measured.missing, 0.0), self.late, *cost)
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ def search(
         With require_chip, where what the user asked for is not chip-ready.
     """
     goal.check()
+    goal.check_time(base.planned.target)
     with Journal(None if log is None else Path(log), _header(base, goal), resume) as journal:
         climb = _Climb(base, goal, minutes, journal, progress)
         stopped = climb.run()
@@ -205,6 +208,8 @@ class _Climb:
         """Climb; return why it ended."""
         try:
             start = self._efforts()
+            if (slow := self.trials[start]).missing <= 0 < slow.late:  # what is more accurate takes no less time
+                return self._too_slow(slow)
             if self.trials[start].met or any(self._climb(rung) for rung in rungs(self._planned(start), start)):
                 return "met"
             return self._needed()
@@ -251,6 +256,13 @@ class _Climb:
             else:
                 low = middle
         return True
+
+    def _too_slow(self, trial: AttemptResult) -> str:
+        """Return what keeps an attempt that is accurate enough from the wish."""
+        clock, cycles = self._goal.clock, None if trial.cost is None else trial.cost.cycles
+        if cycles is None or clock is None:
+            return "accurate enough, but nobody knows how long a call takes: it does not run on the chip alone"
+        return f"accurate enough, but a call takes {cycles / clock / 1e3:.3g} ms; take a smaller model"
 
     def _needed(self) -> str:
         """Return what would meet the wish where the ladder does not."""
@@ -310,7 +322,10 @@ class _Climb:
             raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
         measure = self._goal.measured(record["value"], record["float"])
         cost = AttemptCost(record["bytes"], record["macs"], record.get("cycles"))
-        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"])
+        late = 0.0
+        if self._goal.max_ms is not None:
+            late = math.inf if cost.cycles is None else max(cost.cycles - self._goal.max_cycles, 0.0)
+        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"], late=late)
 
     # ---- making ------------------------------------------------------------------------------------------------
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-import onnx
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import onnx
+
     from ..graph import ir
 
 __all__ = ["ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "TIME", "keeps_constants", "objective_of"]
 
 #: accuracy : of what is as accurate the fastest. time : the fastest, also where that keeps more in shared memory.
 #: memory : nothing is faster at the cost of shared memory.
-OBJECTIVES = ACCURACY, TIME, MEMORY = "accuracy", "time", "memory"
+ACCURACY: Final = "accuracy"
+TIME: Final = "time"
+MEMORY: Final = "memory"
+OBJECTIVES = (ACCURACY, TIME, MEMORY)
 
 #: The metadata key; absent for accuracy.
 OBJECTIVE = "lingeronnx.objective"
@@ -35,6 +38,5 @@ def keeps_constants(graph: ir.Graph | onnx.ModelProto) -> bool:
 
 
 def _metadata(graph: ir.Graph | onnx.ModelProto) -> Mapping[str, str]:
-    if isinstance(graph, onnx.ModelProto):
-        return {prop.key: prop.value for prop in graph.metadata_props}
-    return graph.metadata_props
+    props = graph.metadata_props
+    return props if isinstance(props, Mapping) else {prop.key: prop.value for prop in props}

@@ -21,7 +21,7 @@ from lingeronnx.flow.assign import shared_scales
 from lingeronnx.graph import ir
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import AttemptCost, cost_of
-from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
+from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, narrow_weights, rungs
 from lingeronnx.search.page import _Axis, _front, picture
 from lingeronnx.search.run import _MOST
 from tests import nets
@@ -154,6 +154,40 @@ def test_met_at_once_makes_one_attempt():
     base = base_of(nets.plain(), platform="venus")
     _, found = search(base, Goal(min_sqnr=-50.0))
     assert (len(found.trials), found.stopped, found.chosen.attempt) == (1, "met", Attempt())
+
+
+def test_time_is_a_wish_beside_accuracy():
+    """One cycle more than is needed is enough; one less is told, and nothing slower is tried."""
+    base = base_of(nets.plain(), platform="arcs", clock=100.0)
+    cycles = base.result.report.time.latency.total
+    _, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
+    assert (found.stopped, found.chosen.late) == ("met", 0.0)
+    assert "ms a call at 100 MHz at most" in found.goal.text
+    result, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
+    assert "accurate enough, but a call takes" in found.stopped
+    assert found.chosen.late == pytest.approx(1.0)
+    assert "the wish is not met" in result.report.warnings[0]
+
+
+def test_a_wish_for_time_lets_time_decide():
+    made = api.quantize(nets.plain(), nets.samples(nets.plain()), platform="arcs", min_sqnr=-50.0, max_ms=50, clock=100)
+    assert made.graph.metadata_props["lingeronnx.objective"] == "time"
+    assert made.report.search["met"]
+    assert "lingeronnx.objective" not in nets.quantized(nets.plain(), platform="arcs").graph.metadata_props
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    (
+        ({"max_ms": 5.0, "clock": 100.0}, "goes with max_drop or min_sqnr"),
+        ({"max_ms": 5.0, "min_sqnr": 1.0}, "add clock"),
+        ({"max_ms": 0.0, "min_sqnr": 1.0, "clock": 100.0}, "above 0"),
+        ({"max_ms": 5.0, "min_sqnr": 1.0, "clock": 100.0, "platform": "venus"}, "nothing is published"),
+    ),
+)
+def test_wishes_for_time_that_cannot_be_measured(options, text):
+    with pytest.raises(ConfigError, match=text):
+        api.quantize(nets.plain(), nets.samples(nets.plain()), **{"platform": "arcs", **options})
 
 
 def test_what_cannot_be_met_says_so():
@@ -332,6 +366,7 @@ def test_the_command(tmp_path):
     (
         (["--budget", "5"], "--budget needs --max-drop"),
         (["--resume"], "--resume needs --max-drop"),
+        (["--max-ms", "5", "--clock", "300"], "--max-ms needs --max-drop"),
         (["--max-drop", "1"], "needs eval data"),
         (["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")], "give one of the two"),
         (["--min-sqnr", "30", "--resume"], "drop --resume"),
@@ -354,3 +389,47 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
     net = ir.from_proto(onnx.load(Path(__file__).resolve().parents[1] / "qdq" / "files" / "planned_by_peers.onnx"))
     _, found = search(base_of(net, platform="generic"), Goal(min_sqnr=300))
     assert any(trial.attempt.raw and set(trial.attempt.raw) <= set(trial.attempt.floats) for trial in found.trials)
+
+
+# ---- widths of weights -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("platform", ("arcs", "generic"))
+def test_weights_come_back_one_layer_at_a_time(platform):
+    """Law: each layer with narrow weights is named once, and the rung ends where all have 8 bits."""
+    planned = base_of(nets.residual(), platform=platform, weight_bits=4).planned
+    names = [name for (name,) in narrow_weights(planned)]
+    assert len(names) == len(set(names)) == 6
+    alone = next(rung for rung in rungs(planned, Attempt()) if rung[0].wide)
+    assert [len(attempt.wide) for attempt in alone] == [1, 2, 3, 4, 5, 6]
+    assert {widths for _, *widths in map(tuple, alone[-1].wide) for widths in [tuple(widths)]} == {(8, 8)}
+
+
+def test_narrow_weights_cost_half():
+    """Oracle: the bytes of the int8 constants of the layers that say 4 bits, by half."""
+    whole, few = (cost_of(base_of(nets.residual(), platform="arcs", weight_bits=bits)).bytes for bits in (8, 4))
+    graph = base_of(nets.residual(), platform="arcs", weight_bits=4).lowered.graph
+    sizes = [node.inputs[1].const_value.nbytes for node in graph.graph if ir.attr(node, "parameter_bits") == 4]
+    assert whole - few == sum(size // 2 for size in sizes) > 0
+
+
+@pytest.mark.slow
+def test_auto_gives_the_wish_the_fewest_bits():
+    """A wish that 4 bits meet everywhere, and one that needs more in some layers."""
+    net, images = nets.residual(), data(nets.residual())
+    counts = []
+    for wish in (5.0, 24.0):
+        made = api.quantize(net, images, platform="arcs", effort="best", weight_bits="auto", min_sqnr=wish)
+        nodes = [node for node in made.graph.graph if "parameter_bits" in node.attributes]
+        counts.append(sum(ir.attr(node, "parameter_bits") == 4 for node in nodes))
+        assert made.report.search["met"]
+        assert made.report.chip_ready
+    assert counts[0] > counts[1]
+
+
+def test_auto_needs_a_wish():
+    """And a platform's own narrowest width is where it begins."""
+    with pytest.raises(ConfigError, match="weight_bits auto: what is wished chooses the widths"):
+        api.quantize(nets.plain(), data(nets.plain()), platform="arcs", weight_bits="auto")
+    made = api.quantize(nets.plain(), data(nets.plain()), platform="venus", weight_bits="auto", min_sqnr=1.0)
+    assert made.report.search["met"]

@@ -88,10 +88,10 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     help="Names and attributes of the graph: generation 1, or 3, or standard ONNX, as by convert.",
 )
 @click.option(
-    "--requantize",
-    is_flag=True,
+    "--requantize/--no-requantize",
     default=None,
-    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, not its scales.",
+    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, or keep its "
+    "scales. Default: with calibration data both are measured, and the better is taken.",
 )
 @click.option(
     "--plan",
@@ -116,6 +116,9 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     type=float,
     metavar="DB",
     help="Find the cheapest one that gives every output so many dB at least; needs no labels.",
+)
+@click.option(
+    "--max-ms", type=float, metavar="MS", help="With one of these two and --clock: a call takes so long at most."
 )
 @click.option("--budget", type=float, metavar="MINUTES", help="With one of these two: begin no attempt after that.")
 @click.option("--resume", is_flag=True, help="With one of these two: go on with the attempts in OUT_search.jsonl.")
@@ -192,8 +195,9 @@ def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     wishes = options["max_drop"] is not None or options["min_sqnr"] is not None
-    if not wishes and (options["budget"] is not None or options["resume"]):
-        option = "resume" if options["resume"] else "budget"
+    given = [key for key in ("resume", "budget", "max_ms") if options[key] not in (None, False)]
+    if not wishes and given:
+        option = given[0].replace("_", "-")
         raise click.UsageError(f"--{option} needs --max-drop POINTS or --min-sqnr DB")
     return wishes
 

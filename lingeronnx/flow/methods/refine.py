@@ -65,8 +65,8 @@ class Methods:
         return cls(True, True, True)
 
     def on(self, q: Affine) -> Methods:
-        """Return what is done for a weight held as `q`: with few bits, `all`."""
-        return replace(self.all(), means=self.means) if q.bits <= _FEW_BITS else self
+        """Return what is done for a weight held as `q`: with few bits, `all` as well."""
+        return replace(self.all(), means=self.means, block=self.block) if q.bits <= _FEW_BITS else self
 
 
 def walk_bytes(model: ir.Graph) -> int:

@@ -19,6 +19,7 @@ from ...run.moments import note_inputs
 from ...run.origin import note_made
 from ...run.session import lowered_session
 from ...targets import DEFAULT, Target
+from ...targets.objective import ACCURACY, OBJECTIVE
 from ..lower import lower
 from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
@@ -52,6 +53,8 @@ class Compared:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
         prepared, planned = self.prepared, self.planned
         graph: ir.Graph = self.lowered.graph
+        if planned.conf.objective != ACCURACY:
+            graph.metadata_props[OBJECTIVE] = planned.conf.objective
         formed: Sequence[Fitted] = ()
         if not cut_in_parts(planned):  # of parts each is finished for itself
             graph, formed = planned.target.finish(graph)

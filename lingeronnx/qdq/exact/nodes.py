@@ -110,7 +110,15 @@ class IntegerNodes:
 
     def clamp(self, x: ir.Value, low: int | np.ndarray, high: int | np.ndarray) -> ir.Value:
         """Return x between two bounds."""
-        return self("Min", self("Max", x, low), high)
+        return self.at_most(self.at_least(x, low), high)
+
+    def at_least(self, x: ir.Value, low: Operand) -> ir.Value:
+        """Return x, `low` where it is less. (Max of int64 is wrong near 2^31 in onnxruntime 1.22, and so is Min.)."""
+        return self("Where", self("Less", x, low), low, x)
+
+    def at_most(self, x: ir.Value, high: Operand) -> ir.Value:
+        """Return x, `high` where it is more."""
+        return self("Where", self("Greater", x, high), high, x)
 
     def sat(self, x: ir.Value, bits: int) -> ir.Value:
         """Return x clamped to the signed integers of `bits` bits."""
@@ -174,7 +182,7 @@ class IntegerNodes:
             place = self("Add", self.clamp(x, -32768, 32768), 32768)
             return self.wide(self.chosen(curve.values, place))
         rows = np.asarray(curve.rows, np.int64)
-        x = self("Max", x, int(curve.least))
+        x = self.at_least(x, int(curve.least))
         beyond = self("Greater", self.unsqueezed(self("Abs", x)), rows[:15])
         piece = self.total(self("Cast", beyond, to=_INT64), keep=False)
         negative = self("Cast", self("Less", x, 0), to=_INT64)

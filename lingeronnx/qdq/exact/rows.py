@@ -49,15 +49,15 @@ def _power(do: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
         y = do("Add", do.rsh(do("Mul", y, f), 23), further)
     if fused:
         line, shift = do("Add", do("Mul", do("Mul", y, f), 1 << 7), C0 << 30), do("Sub", 30, whole)
-        rounded = do.rsh_by(line, do("Min", shift, 62))
+        rounded = do.rsh_by(line, do.at_most(shift, 62))
         return do("Where", do("Less", shift, 63), rounded, 0)
     y = do("Add", do.rsh(do("Mul", y, f), 23), C0)
-    return do.down(do.times_power(y, do("Max", whole, 0)), do.clamp(do("Neg", whole), 0, 62))
+    return do.down(do.times_power(y, do.at_least(whole, 0)), do.clamp(do("Neg", whole), 0, 62))
 
 
 def _moved(do: IntegerNodes, x: ir.Value, left: ir.Value) -> ir.Value:
     """Return x << left, for a negative `left` x >> -left."""
-    return do.down(do.times_power(x, do("Max", left, 0)), do("Max", do("Neg", left), 0))
+    return do.down(do.times_power(x, do.at_least(left, 0)), do.at_least(do("Neg", left), 0))
 
 
 def _newton(do: IntegerNodes, total: ir.Value) -> ir.Value:
@@ -127,9 +127,9 @@ def _layer_norm(
         x = do.wide(given)
         total, squares = do.total(x), do.total(do("Mul", x, x))
         spread = do("Sub", do("Mul", squares, count), do("Mul", total, total))
-        spread = do("Max", do("Add", spread, kernel.epsilon), 0)
+        spread = do.at_least(do("Add", spread, kernel.epsilon), 0)
         # of a spread of 0 all numbers are equal: n is 0 whatever the root and the shift
-        k = do("Sub", do("Div", do("Max", do("Sub", do.bit_length(spread), 1), 0), 2), 4)
+        k = do("Sub", do("Div", do.at_least(do("Sub", do.bit_length(spread), 1), 0), 2), 4)
         place = _moved(do, spread, do("Mul", k, -2))
         centered = do("Sub", do("Mul", x, count), total)
         n = do.rsh_by(do("Mul", centered, do.chosen(_ROOTS, place)), do("Add", k, 19 - kernel.fraction))

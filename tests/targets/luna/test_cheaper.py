@@ -19,6 +19,7 @@ from lingeronnx.targets.luna.finish.cheaper.layers import factor_depthwise, row_
 from lingeronnx.targets.luna.finish.cheaper.moves import join_turned, part_turned, part_whole, transposed
 from lingeronnx.targets.luna.finish.cheaper.sheet import Sheet
 from lingeronnx.targets.luna.prices import ARCS
+from lingeronnx.targets.objective import OBJECTIVE, PARTS, keeps_constants, objective_of
 from tests.examples import examples
 from tests.packer import judge
 from tests.targets.luna.packer.integer_nets import IntNet
@@ -398,3 +399,55 @@ def test_what_was_saved_stands_in_the_graph():
     assert TimeSaved.noted({"lingeronnx.cycles": "[]"}, "arcs") is None
     assert TimeSaved.total([TimeSaved(2, 1, "arcs"), TimeSaved(3, 2, "arcs")]) == TimeSaved(5, 3, "arcs")
     assert TimeSaved.total([]) is None
+
+
+# ---- what decides --------------------------------------------------------------------------------------------------
+
+
+def layers(platform="arcs"):
+    """Return a net of three layers whose constants come by DMA."""
+    net = IntNet(platform, (1, 64))
+    return model_of(net, net.linear(net.relu(net.linear(net.linear("xq", 64, "a"), 64, "b"), "c"), 64, "y"))
+
+
+def decided(model, objective):
+    """Return the verdict on a graph that says what decides."""
+    graph = ir.from_proto(model)
+    if objective is not None:
+        graph.metadata_props[OBJECTIVE] = objective
+    return by_name("arcs").verdict(graph)
+
+
+def test_constants_lie_in_shared_memory_where_that_saves_waiting():
+    """By default and for time; memory leaves them outside."""
+    assert decided(layers(), None).line == decided(layers(), "time").line == "-p arcs -d False -m params:share-mem"
+    assert decided(layers(), "memory").line == "-p arcs -d False"
+
+
+def test_an_unknown_objective_is_that_of_accuracy():
+    assert objective_of(ir.from_proto(layers())) == "accuracy"
+    assert decided(layers(), "speed").line == decided(layers(), "accuracy").line
+
+
+def test_one_of_several_parts_keeps_no_constants():
+    """They would lie there while the others run."""
+    model = layers()
+    model.metadata_props.add(key=PARTS, value="several")
+    assert not keeps_constants(model)
+    assert by_name("arcs").verdict(model).line == "-p arcs -d False"
+
+
+def test_a_chip_without_prices_keeps_its_first_arguments():
+    """By another chip's prices nothing is moved, unless time is all."""
+    graph = ir.from_proto(layers("venus"))
+    assert by_name("venus").verdict(graph).line == "-p venus -d False"
+    graph.metadata_props[OBJECTIVE] = "time"
+    assert by_name("venus").verdict(graph).line == "-p venus -d False -m params:share-mem"
+
+
+def test_memory_takes_no_form_that_needs_more():
+    graph = ir.from_proto(detector("arcs"))
+    graph.metadata_props[OBJECTIVE] = "memory"
+    before = by_name("arcs").verdict(graph).verdict.memory.need
+    made, _, _ = cheaper(graph, by_name("arcs"))
+    assert by_name("arcs").verdict(made).verdict.memory.need <= before

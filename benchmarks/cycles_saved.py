@@ -1,0 +1,181 @@
+"""Cycles of all models on one chip before and after forms and arguments are chosen by price, as a table.
+
+    python benchmarks/cycles_saved.py [--platform arcs] [--sets own shared real] [--only GLOB ...] [--log F] [--write]
+
+Each model is quantized with little effort on a few samples: scales hardly matter for time. Before: the form that the
+packer wants, under the first arguments that are right. After: what is written. Both are compared at the upper end of
+the range, unpriced work at its bound; of a model in parts all parts for the chip together. Outputs of both are compared
+on random inputs. The bound is one cycle for 64 multiply-accumulates, and used says how near to it the time afterwards
+comes. --write puts the table into docs/latency.md; with --log, models that the file holds are not run again. Ends with
+1 where a model becomes slower, an output differs, or more bytes have no price.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from version_models import Entry, entries
+
+import lingeronnx as lo
+from lingeronnx.graph import ir
+from lingeronnx.graph.names import written
+from lingeronnx.run.part import chip_part
+from lingeronnx.run.parts import parts_of
+from lingeronnx.targets import Target, by_name
+from lingeronnx.targets.luna.finish import cheaper as stage
+from lingeronnx.targets.luna.packer.arguments.choice import choose, safest
+from lingeronnx.targets.luna.packer.judge import Judged
+from lingeronnx.targets.luna.packer.names import safe_names
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "latency.md"
+BEGIN, END = "<!-- cycles -->\n", "<!-- end of cycles -->\n"
+_PRODUCTS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "LSTMInt", "GRUInt")
+_MOST_OTHER = 0.2  # of the cycles, where the rest counts
+
+
+def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph]]:
+    """Quantize a model; return what its parts for the chip were before their forms were chosen, and after."""
+    seen: list[tuple[ir.Graph, ir.Graph]] = []
+    choice = stage.cheaper
+
+    def recorded(graph: ir.Graph, row: Target) -> Any:
+        before = ir.clone(graph)
+        made = choice(graph, row)
+        seen.append((before, made[0]))
+        return made
+
+    stage.cheaper = recorded
+    try:
+        calib, _ = entry.data(4)
+        result = lo.quantize(entry.model, calib, platform=target, effort="fast", **entry.settings)
+        single = [pair for pair in seen if _names(pair[1]) == _names(result.graph)]
+        if single:
+            return single[-1:]
+        seen.clear()
+        parts_of(target.named(result.graph), target)
+        return seen
+    finally:
+        stage.cheaper = choice
+
+
+def _names(graph: ir.Graph) -> list[str]:
+    return [str(node.name) for node in graph.graph]
+
+
+def judged(graph: ir.Graph, target: Target, first: bool) -> Judged | None:
+    """Return the verdict on a graph under the first arguments that are right, or under those that are written."""
+    part = chip_part(written(graph, safe_names(graph)), target)
+    said = (safest if first else choose)(part, target).verdict
+    return said if said.chip_ready and said.weighed is not None else None
+
+
+def same(before: ir.Graph, after: ir.Graph) -> bool:
+    """Whether two graphs give the same outputs on random inputs."""
+    sessions = [lo.Session(graph) for graph in (before, after)]
+    rng = np.random.default_rng(0)
+    for gain in (0.3, 1.0, 4.0):
+        feed = {}
+        for value in sessions[0].get_inputs():
+            shape = [d if isinstance(d, int) else 1 for d in value.shape]
+            real = (gain * rng.standard_normal(shape)).astype(np.float32)
+            feed[value.name] = real if "float" in value.type else rng.integers(-128, 128, shape).astype(np.int8)
+        one, other = (session.run(None, feed) for session in sessions)
+        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)):
+            return False
+    return True
+
+
+def measured(entry: Entry, target: Target) -> dict[str, Any]:
+    """Return a model's row, or why it has none."""
+    try:
+        pairs = finished(entry, target)
+    except lo.LingerOnnxError as error:
+        return {"model": entry.name, "why": str(error)[:120]}
+    sides = [(judged(a, target, True), judged(b, target, False)) for a, b in pairs]
+    ready = [(one, other) for one, other in sides if one is not None and other is not None]
+    if not ready:
+        return {"model": entry.name, "why": "nothing of it runs right on the chip"}
+    row: dict[str, Any] = {"model": entry.name, "parts": len(pairs), "ready": len(ready)}
+    for key, index in (("before", 0), ("after", 1)):
+        times = [pair[index].weighed for pair in ready]
+        row[key] = sum(time.high for time in times)
+        row[f"{key}_open"] = sum(work.bytes for time in times for work in time.unpriced)
+        products = [layer.high for time in times for layer in time.layers if layer.operator in _PRODUCTS]
+        row[f"{key}_products"] = sum(products) / row[key]
+    row["macs"] = sum(sum(pair[0].cost.macs.values()) for pair in ready)
+    row["same"] = all(same(a, b) for a, b in pairs)
+    return row
+
+
+def table(rows: list[dict[str, Any]], platform: str) -> list[str]:
+    """Return the rows as a table, and the geometric means."""
+    lines = [
+        "| model | before | not products | after | times fewer | bytes without a price | bound | used |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        bound = row["macs"] / 64
+        name = row["model"] + ("" if row["parts"] == 1 else f" ({row['ready']} of {row['parts']} parts)")
+        lines.append(
+            f"| {name} | {row['before']:,.0f} | {1 - row['before_products']:.0%} | {row['after']:,.0f} | "
+            f"{row['before'] / row['after']:.2f} | {row['before_open']:,} / {row['after_open']:,} | "
+            f"{bound:,.0f} | {bound / row['after']:.0%} |"
+        )
+    ratios = {row["model"]: row["before"] / row["after"] for row in rows}
+    other = [ratios[row["model"]] for row in rows if 1 - row["before_products"] > _MOST_OTHER]
+    told = (
+        f"Geometric means on {platform}: {_mean(list(ratios.values())):.2f} over {len(ratios)} models, "
+        f"{_mean(other):.2f} over the {len(other)} of which more than a fifth of the cycles are no products. "
+        f"Least: {min(ratios.values()):.3f}. Outputs are the same in {sum(row['same'] for row in rows)} of {len(rows)}."
+    )
+    return [*lines, "", told]
+
+
+def _mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def main() -> int:
+    """Print the table; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--platform", default="arcs")
+    parser.add_argument("--sets", nargs="+", default=["own", "shared", "real"])
+    parser.add_argument("--only", nargs="*", default=["*"], metavar="GLOB")
+    parser.add_argument("--log", type=Path, help="JSON lines; models that are there are not run again")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/latency.md")
+    asked = parser.parse_args()
+    target = by_name(asked.platform)
+    known: dict[str, dict[str, Any]] = {}
+    if asked.log is not None and asked.log.is_file():
+        known = {row["model"]: row for row in map(json.loads, asked.log.read_text().splitlines())}
+    rows = []
+    for entry in entries(asked.sets, 1):
+        if not any(fnmatch.fnmatchcase(entry.name, glob) for glob in asked.only):
+            continue
+        row = known.get(entry.name) or measured(entry, target)
+        if asked.log is not None and entry.name not in known:
+            with asked.log.open("a") as log:
+                log.write(json.dumps(row) + "\n")
+        rows.append(row)
+        print(f"{entry.name}: {row.get('why') or row['before'] / row['after']}", file=sys.stderr, flush=True)
+    told = [row for row in rows if "why" not in row]
+    lines = table(told, asked.platform)
+    lines += ["", *(f"Left out: {row['model']}, {row['why']}." for row in rows if "why" in row)]
+    print("\n".join(lines))
+    if asked.write:
+        text = PAGE.read_text()
+        start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+        PAGE.write_text(text[:start] + "\n".join(lines).strip() + "\n" + text[end:])
+    slower = [row for row in told if row["after"] > row["before"] or row["after_open"] > row["before_open"]]
+    return int(bool(slower) or not all(row["same"] for row in told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
