@@ -1,10 +1,34 @@
-"""Tables as text: framed, one line per row, columns as wide as their longest cell."""
+"""Tables as text: framed, one line per row, columns as wide as their longest cell; and names that can be seen."""
 
 from __future__ import annotations
 
+import textwrap
+import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["framed"]
+__all__ = ["framed", "visible", "wrapped"]
+
+_WIDTH = 80  # columns
+
+
+def visible(text: str) -> str:
+    """Return `text` with what has no glyph of its own, or turns the writing round, as an escape, as JSON has it."""
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c
+        for c in text
+    )
+
+
+def wrapped(text: str, head: str, indent: str) -> list[str]:
+    """Return lines of up to 80 columns that begin with `head`, then with `indent`; a name is never broken."""
+    return textwrap.wrap(
+        visible(text),
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def framed(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

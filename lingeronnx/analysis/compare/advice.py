@@ -16,6 +16,7 @@ import numpy as np
 from ...graph import ir
 from .channel_causes import costs_little, large, weights
 from .finding import LayerFinding
+from .first_responses import Answered
 from .input_causes import inputs
 from .join import ComparedTensor, Join
 from .layer_causes import broken
@@ -29,14 +30,16 @@ _FOLLOWS = (
 )
 
 
-def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[LayerFinding]:
+def advise(
+    join: Join, feeds: Mapping[str, np.ndarray], answers: Mapping[str, Answered] | None = None
+) -> list[LayerFinding]:
     """Return what is wrong with the analysed model, the worst first.
 
-    feeds : a few samples, to look closer with.
+    feeds : a few samples, to look closer with. answers : by input, what the first layer says of it.
     """
     rows = join.rows
     before = parents(join)
-    by_layer: dict[str, LayerFinding] = {f.layer: f for f in inputs(join)}
+    by_layer: dict[str, LayerFinding] = {f.layer: f for f in inputs(join, answers or {})}
 
     def explained(name: str, order: int) -> bool:
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
@@ -84,15 +87,15 @@ def parents(join: Join) -> dict[str, list[str]]:
 
     def before(value: ir.Value) -> Iterator[str]:
         node = value.producer()
-        if str(value.name) in join.rows:
-            yield str(value.name)
+        if (row := join.row_of(str(value.name))) is not None:
+            yield row
         elif node is not None:
             for read in node.inputs:
                 if read is not None:
                     yield from before(read)
 
     for name in join.rows:
-        node = source.node(name)
+        node = source.node(join.written(name))
         reads = [] if node is None else [v for v in node.inputs if v is not None and v.const_value is None]
         by_row[name] = list(dict.fromkeys(p for value in reads for p in before(value) if p != name))
     return by_row

@@ -11,7 +11,7 @@ import numpy as np
 from ...graph import ir, operators
 from ...targets import by_name
 from ..stats.stored_form import StoredForm
-from .finding import LayerFinding, finding_of, override
+from .finding import LayerFinding, beyond, finding_of, override
 from .join import ComparedTensor, Join
 
 __all__ = ["costs_little", "large", "weights"]
@@ -64,7 +64,7 @@ def _rare_values(row: ComparedTensor, ranges: StoredRanges) -> LayerFinding | No
     return finding_of(
         row,
         kind="outlier activation",
-        measured=f"the largest value is {tail:.1f} times the 0.99 quantile of absolute values",
+        measured=f"the largest value is {beyond(tail, _OUTLIER)} times the 0.99 quantile of absolute values",
         limit=f"{_OUTLIER:g} times",
         remedy="cut the rare values off",
         options=(override(row, "calibrator:percentile,percentile:99.9"),),
@@ -80,9 +80,10 @@ def _large_channels(row: ComparedTensor, ranges: StoredRanges, join: Join) -> La
     if ranges.power[large_ones].max() <= _CHANNEL / 2 * np.median(ranges.power[~row.channels.still]):
         return None
     few = len(large_ones) <= max(1, len(ranges.reach) // 8)
+    times = beyond(ranges.reach.max() / ranges.middle, _CHANNEL)
     measured = (
-        f"channel {_names(large_ones)} reaches {ranges.reach.max() / ranges.middle:.1f} times as far as the channel in "
-        f"the middle, which is left {ranges.level:.1f} dB"
+        f"channel {_names(large_ones)} reaches {times} times as far as the channel in the middle, which is left "
+        f"{ranges.level:.1f} dB"
     )
     return _uneven(row, "outlier channel" if few else "uneven channels", measured, ranges, join)
 
@@ -161,7 +162,7 @@ def weights(
     return finding_of(
         row,
         kind="uneven weights",
-        measured=f"{measured}; {row.judged.sqnr:.1f} dB",
+        measured=f"{measured}; {beyond(row.judged.sqnr, _UNEVEN)} dB",
         limit=f"a quarter, {_UNEVEN:g} dB",
         remedy="move the channels' ranges into the layers around",
         options=_even(row, join),
@@ -190,7 +191,7 @@ def costs_little(row: ComparedTensor, join: Join, explained: bool) -> LayerFindi
         return finding_of(
             row,
             kind="output in 8 bits",
-            measured=f"{row.judged.sqnr:.1f} dB from its own layer",
+            measured=f"{beyond(row.judged.sqnr, _UNEVEN)} dB from its own layer",
             limit=f"{_UNEVEN:g} dB",
             remedy="leave the integers in float",
             options=(override(row, "out_bits:float"),),
@@ -200,7 +201,7 @@ def costs_little(row: ComparedTensor, join: Join, explained: bool) -> LayerFindi
         return finding_of(
             row,
             kind="similarity low",
-            measured=f"{row.judged.sqnr:.1f} dB from its own layer",
+            measured=f"{beyond(row.judged.sqnr, _LOW)} dB from its own layer",
             limit=f"{_LOW:g} dB",
             remedy="more effort, or the layer in float",
             options=("--effort normal",),

@@ -22,13 +22,16 @@ from ...run.data import Batch, Progress
 from ..latency import cycles_of_nodes
 from .advice import advise
 from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
+from .first_responses import answered
 from .join import Join, JoinedPart, batches
+from .option_trials import tried
 from .page import page
 from .sources import DumpSource, TensorSource, source
 
 __all__ = ["Comparison", "compare", "write"]
 
 _CLOSER = 16  # samples to look closer with
+_FEW = 64  # samples that options are tried on, and first layers asked with
 
 
 def compare(
@@ -61,7 +64,7 @@ def compare(
 
     def noted() -> Iterator[Batch]:
         for feeds, labels in batches(list(base.inputs), data, tensor_join, state, batch, limit):
-            few.update({} if few else {n: array[:_CLOSER] if array.ndim else array for n, array in feeds.items()})
+            _note(few, feeds, single=ordered)
             yield feeds, labels
 
     def tell() -> None:
@@ -76,17 +79,27 @@ def compare(
         for part in spread(_Joining(base, other), noted(), workers, cluster):
             tensor_join.merge(part)
             tell()
-    result = Comparison(
-        tensor_join,
-        advise(tensor_join, few),
-        (_name(float_model), _name(quant_model)),
-        tensor_join.accuracy,
-        tensor_join.outputs,
-        cycles_of_nodes(other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
-    )
+    result = _told(tensor_join, few, ordered, (_name(float_model), _name(quant_model)))
     if out is not None:
         write(result, out)
     return result
+
+
+def _told(joined: Join, few: Mapping[str, np.ndarray], ordered: bool, names: tuple[str, str]) -> Comparison:
+    """Return what was found, with options tried on `few` samples; ordered : they are calls in turn, none is tried."""
+    closer = {name: array[:_CLOSER] if array.ndim else array for name, array in few.items()}
+    answers = {} if ordered else {spec.name: answered(joined.base, spec.name, few) for spec in joined.base.inputs}
+    findings = advise(joined, closer, answers)
+    return Comparison(
+        joined,
+        findings,
+        names,
+        accuracy=joined.accuracy,
+        outputs=joined.outputs,
+        cycles=cycles_of_nodes(joined.other.graph, {row.nodes[1] for row in joined.rows.values()}),
+        tried=None if ordered else tried(joined, findings, few),
+        notes=[said.open for said in answers.values() if said.open],
+    )
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,15 @@ class _Joining:
         one = Join(self.base, self.other)
         one.add(*item)
         return one.part
+
+
+def _note(few: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], single: bool) -> None:
+    """Add samples of a batch to `few`, as far as `_FEW` of them; of calls in turn those of the first alone."""
+    for name, array in feeds.items():
+        if name not in few or not array.ndim:
+            few.setdefault(name, array[:_FEW] if array.ndim else array)
+        elif not single and len(few[name]) < _FEW and few[name].shape[1:] == array.shape[1:]:
+            few[name] = np.concatenate([few[name], array[: _FEW - len(few[name])]])
 
 
 def _name(model: object) -> str:

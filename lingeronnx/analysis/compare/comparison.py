@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..stats.pair_measures import METRICS
+from ..text import visible, wrapped
 from .advice import options
 from .finding import LayerFinding
 from .join import ComparedTensor, Join
+from .option_trials import GAIN, TriedOptions
 
 __all__ = ["COLUMNS", "MORE_COLUMNS", "Comparison", "number"]
 
@@ -29,7 +31,8 @@ class Comparison:
     join : every tensor that both have, measured. findings : what is wrong, the worst first. names : of the two models.
     accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
     cycles : {node of the second model: cycles of a call on its chip, with those of nodes before it that no row has},
-    where they are known.
+    where they are known. tried : what the findings' options give; None where they were not tried. notes : what cannot
+    be told.
     """
 
     join: Join
@@ -38,6 +41,8 @@ class Comparison:
     accuracy: tuple[float, float] | None
     outputs: Mapping[str, float]
     cycles: Mapping[str, float] = field(default_factory=dict)
+    tried: TriedOptions | None = None
+    notes: Sequence[str] = ()
 
     @property
     def rows(self) -> list[ComparedTensor]:
@@ -55,8 +60,11 @@ class Comparison:
 
     @property
     def options(self) -> str:
-        """The options of all findings, ready to paste behind `lingeronnx quantize MODEL --calib DATA`."""
-        return options(self.findings)
+        """The options that help, ready to paste behind `lingeronnx quantize MODEL --calib DATA`.
+
+        Those of all findings where nothing was tried, else the best of them together.
+        """
+        return options(self.findings) if self.tried is None else " ".join(self.tried.best)
 
     def table(self) -> list[dict[str, object]]:
         """Return a mapping of COLUMNS and MORE_COLUMNS for every tensor."""
@@ -70,6 +78,8 @@ class Comparison:
             "accuracy": None if self.accuracy is None else list(self.accuracy),
             "outputs": dict(self.outputs),
             "options": self.options,
+            "options_tried": None if self.tried is None else vars(self.tried),
+            "notes": list(self.notes),
             "findings": [finding.to_dict() for finding in self.findings],
             "layers": [{key or "index": value for key, value in cells.items()} for cells in self.table()],
             "unpaired": list(self.join.unpaired),
@@ -80,21 +90,37 @@ class Comparison:
         lines = [f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples", *self._summary(), ""]
         for place, finding in enumerate(self.findings, 1):
             also = f" (and {', '.join(finding.also)}, which share its scale)" if finding.also else ""
-            lines += [f"{place}. {finding.kind}: {finding.place}{also}",
-                      f"   measured: {finding.measured}", f"   limit:    {finding.limit}",
-                      f"   remedy:   {finding.remedy}",
-                      *(f"   option:   {option}" for option in finding.options), ""]  # fmt: skip
+            lines += wrapped(f"{finding.kind}: {finding.place}{also}", f"{place}. ", _INDENT)
+            for head in ("measured", "limit", "remedy"):
+                lines += wrapped(getattr(finding, head), f"   {head + ':':<10}", f"{_INDENT}          ")
+            lines += [*(f"   option:   {option}" for option in finding.options), ""]
         if not self.findings:
             lines += ["Nothing is out of the ordinary.", ""]
-        if self.options:
-            lines += ["All options together:", f"   {self.options}", ""]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._together()])
+
+    def _together(self) -> list[str]:
+        """Return the lines on all options: which to take, and what they gave where they were tried."""
+        if not options(self.findings):
+            return []
+        if self.tried is None:
+            return ["All options together (not tried):", f"   {self.options}", ""]
+        found = self.tried
+        with_all = f"with all options {number(found.every)} dB, as it is {number(found.now)} dB"
+        if not found.best:
+            return [f"No option gives {GAIN:g} dB: {with_all}.", ""]
+        whole = self.options == options(self.findings)
+        head = "All options together:" if whole else f"The best of the options ({with_all}):"
+        measured = f"   tried on these data, rounding alone: {number(found.value)} dB, as it is {number(found.now)} dB"
+        return [head, f"   {self.options}", measured, ""]
 
     def _summary(self) -> list[str]:
         lines = [f"output '{name}': {number(value)} dB" for name, value in self.outputs.items()]
         if self.accuracy is not None:
             lines.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
-        return lines
+        return [*lines, *(line for note in self.notes for line in wrapped(note, "", _INDENT))]
+
+
+_INDENT = "   "
 
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
@@ -103,17 +129,17 @@ def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     form = row.held
     return {
         "": index,
-        "mod_name": row.name,
+        "mod_name": visible(row.name),
         "base_op_type": row.kinds[0],
         "analy_op_type": row.kinds[1],
-        "shape": list(row.shape),
+        "shape": list(row.whole),
         "quant_dtype": "float32" if form is None else f"int{form.q.bits}",
         "qscale": None if form is None else form.q.scale,
         **{name: values[name] for name in (*METRICS, *_SPREADS)},
         **{f"local_{name}": own.get(name) for name in METRICS},
         **{name: values[name] for name in ("saturation", "clipped", "used_range")},
-        "node": row.nodes[0],
-        "module": row.module,
+        "node": visible(row.nodes[0]),
+        "module": visible(row.module),
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from ...graph.modules import called
+from ..text import visible
 from .join import ComparedTensor
 
-__all__ = ["LayerFinding", "finding_of", "override"]
+__all__ = ["LayerFinding", "beyond", "finding_of", "override"]
 
 _BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 
@@ -37,8 +37,10 @@ class LayerFinding:
 
     @property
     def place(self) -> str:
-        """The operator, its node, the module where that is another name, and the tensor."""
-        return " ".join(part for part in (self.operator, called(self.node, self.module), f"'{self.layer}'") if part)
+        """The module by which the user knows it, the operator, its node where that says more, and the tensor."""
+        known = [] if self.module in ("", self.node) else [f"{self.module}:"]
+        node = "" if known and self.module.replace(".", "/") in self.node else self.node
+        return " ".join(part for part in (*known, self.operator, node, f"'{self.layer}'") if part)
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
@@ -76,6 +78,17 @@ def finding_of(
     )
 
 
+def beyond(value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1) -> str:
+    """Return a value in as many digits as it takes to read as another number than the limit that it breaks."""
+    for d in range(digits, digits + 6):
+        if form.format(value, d=d) != form.format(limit, d=d):
+            return form.format(value, d=d)
+    return form.format(value, d=digits)
+
+
 def override(row: ComparedTensor, setting: str) -> str:
     """Return the option of `quantize` that gives the tensor of `row` a setting of its own."""
-    return "--override " + shlex.quote(f"{row.name}={setting}")
+    word = f"{row.name}={setting}"
+    if (seen := visible(word)) != word:  # so that a shell reads what cannot be seen
+        return "--override $'" + seen.replace("'", "\\'") + "'"
+    return "--override " + shlex.quote(word)

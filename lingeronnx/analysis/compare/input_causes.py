@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 import numpy as np
 
 from ...run.moments import noted_inputs
 from .finding import LayerFinding
+from .first_responses import Answered
 from .join import ComparedTensor, Join
 from .scale_causes import range_text
 
@@ -22,8 +23,11 @@ _NEAR = 1e-3  # squared distance of moments, in variances, that says nothing
 _FEW = 32  # samples below which nothing is said of channels in another order
 
 
-def inputs(join: Join) -> Iterator[LayerFinding]:
-    """Yield what the inputs are that they were not at calibration."""
+def inputs(join: Join, answers: Mapping[str, Answered]) -> Iterator[LayerFinding]:
+    """Yield what the inputs are that they were not at calibration.
+
+    answers : by input, what the first layer says of its pictures.
+    """
     noted = {} if join.other.graph is None else noted_inputs(join.other.graph)
     for spec in join.base.inputs:
         row = join.rows.get(spec.name)
@@ -31,6 +35,8 @@ def inputs(join: Join) -> Iterator[LayerFinding]:
             continue
         if spec.name in noted and (finding := _against(row, *noted[spec.name], join)) is not None:
             yield finding
+        elif (said := answers.get(spec.name)) is not None and said.kind:
+            yield _of_input(row, said.kind, said.measured, said.limit, 50.0)
         elif spec.name not in noted and row.judged.clipped is not None and row.judged.clipped > _CLIPPED:
             yield _of_input(
                 row,

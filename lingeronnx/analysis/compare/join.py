@@ -8,6 +8,7 @@ sees it: a chip's scale need not hold what is cut off behind. Knows sources and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...graph import ir
+from ...graph import ir, operators
 from ...graph.modules import called, module
 from ...ops import is_relu
 from ...ops.functions.activation import bounds
@@ -39,7 +40,8 @@ class ComparedTensor:
     """One tensor of both.
 
     name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
-    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch. pair :
+    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch; `whole`
+    of all that was seen, one batch behind the other. pair :
     the error as it arrives. local : what the layer itself adds; None where it cannot be told apart. seen : the local
     (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `window`; None where
     something else does. channels : the same per channel.
@@ -60,6 +62,12 @@ class ComparedTensor:
     def called(self) -> str:
         """The node that writes it, by all names that the user knows; the tensor where there is none."""
         return called(self.nodes[0], self.module) or self.name
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """Its shape over all of the data: as many on axis 0 as all batches have."""
+        one = math.prod(self.shape[1:])
+        return (seen // one, *self.shape[1:]) if self.shape and one and (seen := self.pair.seen) else self.shape
 
     @property
     def held(self) -> StoredForm | None:
@@ -133,6 +141,7 @@ class Join:
         self._top = (TopK(1), TopK(1))
         self._labelled = 0
         self._state = dict(state or {})
+        self._turned = dict(_recurrent(base, other))
         self._ends: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
 
     @property
@@ -155,6 +164,7 @@ class Join:
         real = {name: array for name, array in self._real(self.base.run(ours)) if array.dtype.kind == "f"}
         theirs = {name: array for name, array in theirs.items() if name in known or not known}
         ends: dict[str, np.ndarray] = {}
+        real |= {name: _batch_first(real[user.name], user) for name, user in self._turned.items() if user.name in real}
         for name, array, form in self.other.run(theirs):
             want = self._pair(name, array, form, real)
             if want is None:
@@ -235,8 +245,18 @@ class Join:
             return None
         return want
 
+    def written(self, name: str) -> str:
+        """Return what the baseline calls the tensor of row `name`."""
+        return self._turned[name].name if name in self._turned else name
+
+    def row_of(self, name: str) -> str | None:
+        """Return the row of the baseline's tensor `name`, None where it has none."""
+        rows = (row for row, user in self._turned.items() if user.name == name)
+        found = next(rows, name)
+        return found if found in self.rows else None
+
     def _row(self, name: str) -> ComparedTensor:
-        nodes = [side.node(name) for side in (self.base, self.other)]
+        nodes = [self.base.node(self.written(name)), self.other.node(name)]
         kinds = [
             "" if side.graph is None else "Input" if node is None else node.op_type
             for side, node in zip((self.base, self.other), nodes, strict=True)
@@ -247,6 +267,37 @@ class Join:
         return ComparedTensor(
             name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name)
         )
+
+
+@dataclass(frozen=True)
+class _Recurrent:
+    """What a recurrent layer of the baseline puts out: its name, and whether the batch stands first."""
+
+    name: str
+    batch_first: bool
+
+
+def _recurrent(base: TensorSource, other: TensorSource) -> Iterator[tuple[str, _Recurrent]]:
+    """Yield (what goes by another name in what is analysed, the baseline's tensor) for recurrent layers.
+
+    Normalising gives their outputs a layout of its own, and so a name; the node keeps its name.
+    """
+    if base.graph is None or other.graph is None:
+        return
+    made = {str(node.name): node for node in other.graph.graph}
+    users: Mapping[str, str] = getattr(other, "users", {})
+    for node in base.graph.graph:
+        theirs = made.get(str(node.name))
+        if node.op_type in operators.RECURRENT and not node.domain and theirs is not None and node.outputs[0].name:
+            name, own = str(theirs.outputs[0].name), str(node.outputs[0].name)
+            if name != own:
+                yield users.get(name, name), _Recurrent(own, bool(ir.attr(node, "layout", 0)))
+
+
+def _batch_first(array: np.ndarray, user: _Recurrent) -> np.ndarray:
+    """Return Y, [T, D, N, H] or batch first [N, T, D, H], as [N, T, D * H]."""
+    turned = array if user.batch_first else array.transpose(2, 0, 1, 3)
+    return turned.reshape(*turned.shape[:2], -1)
 
 
 def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 from importlib.resources import files
+from typing import Any
 
 from ..stats.pair_measures import METRICS, PairMeasures
+from ..text import visible
 from .advice import parents
 from .comparison import Comparison
 from .join import ComparedTensor
@@ -34,8 +36,18 @@ def page(comparison: Comparison) -> str:
                   "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
                  for i, row in enumerate(comparison.rows)],
     }  # fmt: skip
+    body = _seen(body)
     text = json.dumps(body, separators=(",", ":"), allow_nan=False, default=float).replace("<", "\\u003c")
     return (files(__package__) / "page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
+
+
+def _seen(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return a value with all its texts so that they can be seen."""
+    if isinstance(value, dict):
+        return {key: _seen(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_seen(entry) for entry in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _row(row: ComparedTensor) -> dict[str, object]:
@@ -46,7 +58,7 @@ def _row(row: ComparedTensor) -> dict[str, object]:
         "name": row.name,
         "kinds": list(row.kinds),
         "node": row.nodes[0],
-        "shape": list(row.shape),
+        "shape": list(row.whole),
         "dtype": "float32" if form is None else f"int{form.q.bits}",
         "scale": None if form is None else _plain(form.q.scale),
         "m": _metrics(pair),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ...graph import operators
-from .finding import LayerFinding, finding_of, override
+from .finding import LayerFinding, beyond, finding_of, override
 from .join import ComparedTensor
 
 __all__ = ["held_wrong", "range_text", "same_scale"]
@@ -14,6 +14,7 @@ __all__ = ["held_wrong", "range_text", "same_scale"]
 _CLIPPED = 0.005  # share of values that a scale may cut off
 _USED = 0.2  # share of the integers that is too little
 _POOR = 25.0  # dB: above that a coarse scale does no harm
+_SHARE = "{:.{d}%}"
 _BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 
 
@@ -43,7 +44,7 @@ def _of_scale(row: ComparedTensor) -> LayerFinding | None:
         return finding_of(
             row,
             kind="scale too large",
-            measured=f"{pair.clipped:.1%} of the values are cut off: {range_text(row)}",
+            measured=f"{beyond(pair.clipped, _CLIPPED, _SHARE)} of the values are cut off: {range_text(row)}",
             limit=f"at most {_CLIPPED:.1%}",
             remedy="a scale that holds the range",
             options=(_scale(row),),
@@ -53,7 +54,7 @@ def _of_scale(row: ComparedTensor) -> LayerFinding | None:
         return finding_of(
             row,
             kind="scale too small",
-            measured=f"{pair.used:.1%} of the integers are used: {range_text(row)}",
+            measured=f"{beyond(pair.used, _USED, _SHARE)} of the integers are used: {range_text(row)}",
             limit=f"at least {_USED:.0%}",
             remedy="a scale that fills them",
             options=(_scale(row),),

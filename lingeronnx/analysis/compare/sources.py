@@ -185,7 +185,7 @@ class PlannedSource:
         whole, self.users = fake_quantized(graph, plan)
         self._session = Session(whole)
         self.inputs: Sequence[InputSpec] = self._session.inputs
-        self._cut: tuple[FloatRunner, dict[str, str], dict[str, str]] | None = None
+        self._cut: tuple[frozenset[str], FloatRunner, dict[str, str], dict[str, str]] | None = None
         self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -203,10 +203,11 @@ class PlannedSource:
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor that the plan knows as computed from inputs that hold `real`."""
-        if self._cut is None:
-            graph, reads, writes = cut(self.graph, self.plan, real.keys())
-            self._cut = FloatRunner(graph, {*writes}), reads, writes
-        runner, reads, writes = self._cut
+        at = frozenset(real)
+        if self._cut is None or self._cut[0] != at:
+            graph, reads, writes = cut(self.graph, self.plan, at)
+            self._cut = at, FloatRunner(graph, {*writes}), reads, writes
+        _, runner, reads, writes = self._cut
         inputs = dict(feeds)
         for name, user in reads.items():
             form = self._held(user)

@@ -6,9 +6,10 @@ layer before. Where the integers begin there is an entry of type Quant, called a
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
@@ -20,10 +21,12 @@ from ...flow.prepare.selectors import select
 from ...formats import QUANT
 from ...graph import ir
 from ...ops import Op, parameter_values, with_parameter
+from ...ops.macs import macs
+from ...plan import Affine
 from ...targets import Target
 from .trial import RoundableModel, RoundedSet
 
-__all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding"]
+__all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding", "under_options"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class RoundedOperator:
     """An operator of the user's.
 
     name, op_type : of the user's graph. activation, weight : what is rounded of it, empty where nothing is.
-    selector : what an option calls it; "" where none reaches it.
+    selector : what an option calls it; "" where none reaches it. macs : its multiply-accumulates for one sample.
     """
 
     name: str
@@ -39,6 +42,7 @@ class RoundedOperator:
     activation: RoundedSet
     weight: RoundedSet
     selector: str
+    macs: int = 0
 
     def kinds(self, what: str) -> dict[str, RoundedSet]:
         """Return {"weight", "activation" or "both": what is rounded}; what : one of these, or "all"."""
@@ -77,7 +81,14 @@ def layers(planned: Planned) -> list[RoundedOperator]:
         selector = _selector(planned, [name, *(ir.written_name(node) for node, _ in members)])
         kind = members[-1][0].op_type if user is None else user.op_type
         operators.append(
-            RoundedOperator(name, kind, RoundedSet(tensors=tensors), RoundedSet(weights=weights), selector)
+            RoundedOperator(
+                name,
+                kind,
+                RoundedSet(tensors=tensors),
+                RoundedSet(weights=weights),
+                selector,
+                sum(macs(node) for node, _ in members),
+            )
         )
     return [layer for layer in operators if layer.whole != RoundedSet()]
 
@@ -139,22 +150,55 @@ def given_back(planned: Planned, taken: Sequence[RoundedOperator], every: Sequen
     return RoundedSet(whole.tensors - activations, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
+def under_options(planned: Planned, taken: Sequence[RoundedOperator], every: Sequence[RoundedOperator]) -> RoundedSet:
+    """Return how all of `every` is rounded with the options of `taken`: these in 16 bits, or left out."""
+    whole = reduce(or_, (layer.whole for layer in every), RoundedSet())
+    if max(planned.target.bits) <= 8:
+        return whole - given_back(planned, taken, every)
+    return replace(whole, wide=frozenset(name for x in taken for name in x.whole.tensors | x.whole.weights))
+
+
 def rounding(planned: Planned, operators: Sequence[RoundedOperator], outputs: Sequence[str]) -> RoundableModel:
     """Return how all of `operators` are rounded under the plan."""
-    plan = planned.plan
+    plan, bits = planned.plan, max(planned.target.bits)
     tensors = {name: plan.tensors[name] for layer in operators for name in layer.activation.tensors}
     wanted = {name for layer in operators for name in layer.weight.weights}
-    weights = {str(node.name): _rounded(planned, node, op) for node, op in planned.parts.nodes if node.name in wanted}
-    return RoundableModel(ir.to_bytes(planned.graph), tuple(outputs), tensors, weights)
+    nodes = [(node, op) for node, op in planned.parts.nodes if node.name in wanted]
+    weights = {str(node.name): _rounded(planned, node, op) for node, op in nodes}
+    content = ir.to_bytes(planned.graph)
+    if bits <= 8:
+        return RoundableModel(content, tuple(outputs), tensors, weights)
+    wide = {name: _calibrated(planned, name, q, bits) for name, q in tensors.items()}
+    finer = {str(node.name): _rounded(planned, node, op, bits) for node, op in nodes}
+    return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer)
 
 
-def _rounded(planned: Planned, node: ir.Node, op: Op) -> Mapping[str, np.ndarray]:
-    """Return the constants of `node` with its weights on their grid, by name."""
+def _calibrated(planned: Planned, name: str, q: Affine, bits: int) -> Affine:
+    """Return how a tensor is held in more bits: all that was seen of it fits then."""
+    stats = planned.basis.stats.get(name)
+    return _wider(q, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high)))
+
+
+def _wider(q: Affine, bits: int, low: float, high: float) -> Affine:
+    """Return the same in more bits, of which some go to what lies beyond its range, so that [low, high] fits.
+
+    A scale of few bits may cut off rare values; one of 16 need not.
+    """
+    times = 2.0 ** max(bits - q.bits, 0)
+    if q.single and not q.shifted and (over := max(high * q.scale / q.high, low * q.scale / q.low)) > 1:
+        times /= 2.0 ** math.ceil(math.log2(over))
+    return q.changed(q.scales * times, max(bits, q.bits), np.rint(q.zero_points * times).astype(np.int64))
+
+
+def _rounded(planned: Planned, node: ir.Node, op: Op, bits: int = 0) -> Mapping[str, np.ndarray]:
+    """Return the constants of `node` with its weights on their grid, or one of more `bits`, by name."""
     constants: dict[str, np.ndarray] = {}
     for index in op.parameters(node):
         q, values = planned.plan.tensors.get(ir.read_name(node, index)), parameter_values(node, index)
         if q is not None and values is not None:
-            on_grid = q.on_grid(np.asarray(values, np.float64))
+            wide = np.asarray(values, np.float64)
+            held = _wider(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0))) if bits else q
+            on_grid = held.on_grid(wide)
             constants.update(
                 {ir.read_name(node, i): array for i, array in with_parameter(node, index, on_grid).items()}
             )

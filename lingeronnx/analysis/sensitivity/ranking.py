@@ -43,7 +43,8 @@ class Sensitivity:
     ranking : most sensitive first by the first of `metrics`; with `reserve` last. advised_by : the metric of `exact`
     (the float model's value), `quantized` (with everything rounded) and the advice. advice : the worst 1, 2, 3 ... left
     out. macs : multiply-accumulates that were run in all. whole : those of a run of the whole model for each trial.
-    for_chip : whether an operator that is left out makes the graph unfit for the platform.
+    for_chip : whether an operator that is left out makes the graph unfit for the platform. least : the gain that an
+    advice must have, in the metric's unit. finding : what `compare` finds, where no advice has it.
     """
 
     ranking: Sequence[Ranked]
@@ -57,6 +58,8 @@ class Sensitivity:
     whole: int
     for_chip: bool
     notes: Sequence[str] = ()
+    least: float = 0.0
+    finding: str = ""
 
     def to_list(self) -> list[list[object]]:
         """Return [[operator, kind, type, value, ...], ...], in the order of the ranking."""
@@ -64,9 +67,10 @@ class Sensitivity:
 
     @property
     def best(self) -> Advice | None:
-        """The shortest advice that gives most of what the best gives back; None where nothing is given back."""
+        """The shortest advice that gives most of what the best gives back; None where none gives what is worth it."""
         most = max((self.gain(advice) for advice in self.advice), default=0.0)
-        return next((a for a in self.advice if most > 0 and self.gain(a) >= _ENOUGH * most), None)
+        worth = most > 0 and most >= self.least
+        return next((a for a in self.advice if worth and self.gain(a) >= max(_ENOUGH * most, self.least)), None)
 
     def gain(self, advice: Advice) -> float:
         """Return by how much the advice is better than everything rounded, in the metric's unit."""
@@ -101,7 +105,7 @@ class Sensitivity:
             else f"{name}: {exact} in float, {quantized} with everything rounded"
         ]
         if not self.advice:
-            return [*lines, "no option leaves one of these operators out"]
+            return [*lines, "no option leaves one of these operators out", *self._why()]
         before = [0, *(len(advice.options) for advice in self.advice)]
         rows = [
             [
@@ -115,13 +119,19 @@ class Sensitivity:
         lines += ["predicted for the most sensitive left out together, each with the options above it:", ""]
         lines += [*_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
         if self.best is None:
-            return [*lines, "nothing is given back: what is lost, if anything, is not lost by these operators"]
+            return [*lines, *self._why()]
         words = " ".join(self.best.options)
         gained = f"{self.gain(self.best):+.4g} against everything rounded"
         lines += ["add to quantize:", f"  {words}", f"predicted: {name} {self._value(self.best.value)}, {gained}"]
         if self.for_chip and "--skip" in words:
             lines.append("an operator that is skipped runs in float: a chip does not take the graph as a whole then")
         return lines
+
+    def _why(self) -> list[str]:
+        """Return the lines that send a reader elsewhere."""
+        least = f" (at least {self._value(self.least)})" if self.least else ""
+        said = self.finding or "nothing is out of the ordinary"
+        return [f"no layer left in float helps{least}; compare says why: {said}"]
 
     def _value(self, value: float) -> str:
         return f"{value:.4g} {unit(self.advised_by)}".rstrip()

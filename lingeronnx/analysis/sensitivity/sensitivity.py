@@ -11,6 +11,7 @@ so that the results are the same for any number of workers, and for a run that w
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +27,10 @@ from ...graph import ir
 from ...plan import Plan
 from ...run.data import Data, Progress
 from ...run.streaming import unrolled
-from ..stats.output_measures import canonical, chosen_output, worse_first
+from ..stats.output_measures import canonical, chosen_output, unit, worse_first
 from .journal import COMMAND, Journal, Ways, hashed
 from .layer_histograms import check_matplotlib
-from .layers import RoundedOperator, given_back, layers, option, rounding
+from .layers import RoundedOperator, given_back, layers, option, rounding, under_options
 from .ranking import Advice, Ranked, Sensitivity
 from .trial import RoundedSet
 from .trial_runs import TrialRuns
@@ -41,6 +42,8 @@ KINDS = ("both", "weight", "activation", "all")
 
 _MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
 _FIRST = (1, 2, 3, 5, 8)  # how many of the worst are left out together
+_SHARE = 0.25  # of the multiply-accumulates that an advice may leave in float
+_LEAST = {"dB": 0.5, "%": 0.25}  # that an advice must give back
 
 Function = Callable[..., float]
 
@@ -60,6 +63,8 @@ def sensitivity(
     reserve: bool = False,
     order: str | None = None,
     output: str | None = None,
+    min_gain: float | None = None,
+    max_float_macs: float = _SHARE,
     function: Function | None = None,
     plan: Plan | None = None,
     resume: bool = False,
@@ -83,6 +88,8 @@ def sensitivity(
         which of its values is the most sensitive first; default what the metric says, a function's least.
     what : "both", "weight", "activation", or "all" three. all_but_one : round everything but the operator. reserve :
         least sensitive last becomes first: those to take back to 8 bits.
+    min_gain : what an advice must give back, in the unit of its metric; default 0.5 dB, 0.25 points of accuracy, and
+        anything for a function. max_float_macs : the largest share of multiply-accumulates that it may leave in float.
     output : the graph output that is looked at, default the first. function : in place of a metric, a function of
         something that is called as a `Session`; its data are its own affair, and larger is better.
     plots : draw histograms of so many layers, the best and the worst, into `folder`; see `histograms`.
@@ -93,7 +100,8 @@ def sensitivity(
     _check_given(calib, eval_data, function, plots, folder)
     loaded = ir.opened(model)
     planned = _planned(loaded, calib, plan, settings, progress)
-    question = Question(metrics, what, all_but_one, order, function, _outputs(planned, output, function))
+    outputs = _outputs(planned, output, function)
+    question = Question(metrics, what, all_but_one, order, function, outputs, least=min_gain, share=max_float_macs)
     operators = layers(planned)
     trials = _trials(operators, what)
     data = evaluation_data(planned, calib, eval_data)
@@ -114,7 +122,8 @@ def sensitivity(
 class Question:
     """What is asked of the operators: `sensitivity`'s arguments, checked.
 
-    metrics : by their proper names. outputs : the graph outputs that are looked at.
+    metrics : by their proper names. outputs : the graph outputs that are looked at. least, share : what an advice must
+    give, and may leave in float.
     """
 
     metrics: Sequence[str]
@@ -123,6 +132,12 @@ class Question:
     order: str | None
     function: Function | None
     outputs: Sequence[str]
+    least: float | None = None
+    share: float = _SHARE
+
+    def worth(self, metric: str) -> float:
+        """Return the gain that an advice must have by `metric`."""
+        return _LEAST.get(unit(metric), 0.0) if self.least is None else self.least
 
 
 def _check_given(
@@ -239,15 +254,16 @@ def _ranked(
         Ranked(trials[i].operator.name, trials[i].kind, trials[i].operator.op_type, tuple(ranked.values[i]))
         for i in order
     ]
-    advised_by, tried = runs.accuracy(), _tried(runs.planned, operators, [trials[i].operator for i in order])
-    left = [whole - given_back(runs.planned, taken, operators) for taken in tried]
+    worst = [trials[i].operator for i in order]
+    advised_by, tried = runs.accuracy(), _tried(runs.planned, operators, worst, question.share)
+    left = [under_options(runs.planned, taken, operators) for taken in tried]
     advised = runs.stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
     exact, quantized, *others = (row[0] for row in advised.values)
     advice = [
         Advice(tuple(operator.name for operator in taken), tuple(option(o, target) for o in taken), value)
         for taken, value in zip(tried, others, strict=True)
     ]
-    return Sensitivity(
+    found = Sensitivity(
         ranking=ranking,
         metrics=question.metrics,
         advised_by=advised_by,
@@ -259,7 +275,9 @@ def _ranked(
         whole=ranked.samples * runs.macs * (len(trials) + 1 + len(tried)),
         for_chip=target.packs,
         notes=tuple(runs.notes),
+        least=question.worth(advised_by),
     )
+    return found if found.best is not None else replace(found, finding=runs.finding)
 
 
 def _metrics(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
@@ -282,11 +300,20 @@ def _outputs(planned: Planned, name: str | None, function: Function | None) -> l
 
 
 def _tried(
-    planned: Planned, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator]
+    planned: Planned, every: Sequence[RoundedOperator], worst: Sequence[RoundedOperator], share: float
 ) -> list[list[RoundedOperator]]:
-    """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
+    """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then.
+
+    share : of the multiply-accumulates that they may take into float, where they are left in float.
+    """
     target = planned.target
-    able = [x for x in dict.fromkeys(worst) if option(x, target) and given_back(planned, [x], every) != RoundedSet()]
+    left = share * sum(layer.macs for layer in every) if max(target.bits) <= 8 else math.inf
+    able: list[RoundedOperator] = []
+    for layer in dict.fromkeys(worst):
+        gives = option(layer, target) and given_back(planned, [layer], every) != RoundedSet()
+        if gives and layer.macs <= left:
+            able.append(layer)
+            left -= layer.macs
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 

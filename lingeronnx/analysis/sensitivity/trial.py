@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -30,16 +30,23 @@ _MEMORY = 512 * 2**20  # bytes of tensors that are kept for a function of the us
 
 @dataclass(frozen=True)
 class RoundedSet:
-    """What is rounded: tensors, and the weights of nodes, by name; all else is float."""
+    """What is rounded: tensors, and the weights of nodes, by name; all else is float. wide : what of it, in 16 bits."""
 
     tensors: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
 
     def __or__(self, other: RoundedSet) -> RoundedSet:
-        return RoundedSet(self.tensors | other.tensors, self.weights | other.weights)
+        return RoundedSet(self.tensors | other.tensors, self.weights | other.weights, self.wide | other.wide)
 
     def __sub__(self, other: RoundedSet) -> RoundedSet:
-        return RoundedSet(self.tensors - other.tensors, self.weights - other.weights)
+        return RoundedSet(self.tensors - other.tensors, self.weights - other.weights, self.wide)
+
+    def grid(self, name: str) -> str:
+        """Return what a tensor, or the weights of a node, are rounded to: "wide", "plan", or "" for nothing."""
+        if name not in self.tensors and name not in self.weights:
+            return ""
+        return "wide" if name in self.wide else "plan"
 
 
 @dataclass(frozen=True)
@@ -47,13 +54,16 @@ class RoundableModel:
     """What may be rounded of a float model, and how; it can be sent to other processes.
 
     model : as `ir.to_bytes` writes it. outputs : the graph outputs that are looked at. tensors : {tensor: its grid}.
-    weights : {node: {constant: its rounded values}}.
+    weights : {node: {constant: its rounded values}}. wide_tensors, wide_weights : the same in 16 bits, where the target
+    has them.
     """
 
     model: bytes
     outputs: tuple[str, ...]
     tensors: Mapping[str, Affine]
     weights: Mapping[str, Mapping[str, np.ndarray]]
+    wide_tensors: Mapping[str, Affine] = field(default_factory=dict)
+    wide_weights: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def engine(self) -> TrialEngine:
         """Return what runs it."""
@@ -123,21 +133,21 @@ class TrialEngine:
 
     def outputs(self, setting: RoundedSet, base: BaseRun, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs under `setting`; what `base` has, of the same part, is not computed again."""
-        now, then = setting.tensors, base.setting.tensors
+        now, then = setting.grid, base.setting.grid
         other: dict[str, np.ndarray] = {}  # what differs from the base
         for name, array in feeds.items():
-            if (name in now) != (name in then):
+            if now(name) != then(name):
                 other[name] = self._rounded(setting, name, np.asarray(array))
-        samples, weights = self._count(feeds), setting.weights ^ base.setting.weights
+        samples, weights = self._count(feeds), {n for n in setting.weights | base.setting.weights if now(n) != then(n)}
         for index, piece in enumerate(self.segments.pieces):
             moved = any(name in other for name in piece.inputs) or any(node in weights for node in piece.nodes)
-            if moved or any(name in then and name not in now for name in piece.outputs):
+            if moved or any(then(name) and now(name) != then(name) for name in piece.outputs):
                 known = {name: other[name] if name in other else base.tensors[name] for name in piece.inputs}
                 for name, array in self._run(index, setting, known, samples).items():
                     other[name] = self._rounded(setting, name, array)
             else:
                 for name in piece.outputs:
-                    if name in now and name not in then:
+                    if now(name) and not then(name):
                         other[name] = self._rounded(setting, name, base.tensors[name])
             for name in piece.inputs:
                 if self._last[name] == index and name not in self._given.outputs:
@@ -150,13 +160,15 @@ class TrialEngine:
         piece = self.segments.pieces[index]
         changed: dict[str, np.ndarray] = {}
         for node in piece.nodes:
-            if node in setting.weights:
-                changed.update(self._given.weights[node])
+            if grid := setting.grid(node):
+                changed.update((self._given.wide_weights if grid == "wide" else self._given.weights)[node])
         self.macs += piece.macs * samples
         return self.segments.run(index, tensors, changed)
 
     def _rounded(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
-        return self._given.tensors[name].on_grid(array) if name in setting.tensors else array
+        if not (grid := setting.grid(name)):
+            return array
+        return (self._given.wide_tensors if grid == "wide" else self._given.tensors)[name].on_grid(array)
 
 
 class TrialModel:

@@ -17,13 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import DataError
 from ...flow import Planned
-from ...graph import ir
+from ...graph import ir, operators
 from ...plan.synthetic import SYNTHETIC
 from ...run.cluster import spread
 from ...run.data import Batch, Data, Progress
 from ...run.metrics import called
 from ...run.runners.segments import Segments
+from ..compare.advice import advise
+from ..compare.join import Join
+from ..compare.sources import PlannedSource, source
 from ..stats.output_measures import Makers
 from ..stats.pair_measures import METRICS
 from .journal import Journal, hashed
@@ -34,6 +38,7 @@ from .trial import RoundableModel, RoundedSet, TrialEngine, TrialModel
 
 __all__ = ["BlockTrials", "Function", "TrialRuns", "block_of"]
 
+_COMPARED = 32  # samples that a plan is compared on
 _MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
 
 #: What a user's evaluation function is.
@@ -85,9 +90,28 @@ class TrialRuns:
         """What a user should know of the data and the plan."""
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
+        nodes = self.planned.original.graph
+        recurrent = [str(n.name) for n in nodes if n.op_type in operators.RECURRENT and not n.domain]
+        if recurrent:
+            notes.append(
+                f"what is rounded inside {', '.join(recurrent)} is not part of a prediction: compare measures it"
+            )
         if self.planned.conf.effort == "fast":
             notes.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
         return notes
+
+    @property
+    def finding(self) -> str:
+        """What `compare` finds first in the plan, computed in float, on one block; "" for nothing."""
+        feeds, _ = next(self._data.batches(min(self.block, _COMPARED)))
+        try:
+            join = Join(source(self.planned.original), PlannedSource(self.planned.graph, self.planned.plan))
+            join.add(feeds)
+            found = advise(join, feeds)
+        except DataError:  # nothing in common: the outputs have other names
+            return ""
+        told = [f"{f.kind}: {f.place}: {f.measured}{''.join('; ' + o for o in f.options)}" for f in found[:1]]
+        return "".join(told)
 
     def draw(self, folder: Path, every: Sequence[RoundedOperator], worst_first: Sequence[Ranked], number: int) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""

@@ -152,6 +152,11 @@ class PairMeasures:
         return self.x.count
 
     @property
+    def seen(self) -> int:
+        """Return how many elements there were, those that are not finite too."""
+        return self.count + self.skipped
+
+    @property
     def cosine(self) -> float:
         """1 where both are all zero, 0 where one is."""
         xx, yy, xy, error, _ = self._sums

@@ -71,6 +71,20 @@ _SHOWN = 20  # rows on the screen; the file has all
 @click.option("--all-but-one", is_flag=True, help="Quantize everything but the operator, instead of it alone.")
 @click.option("--reserve", is_flag=True, help="The other way round: the operators to take back to 8 bits first.")
 @click.option("--tensor", "output", metavar="OUTPUT", help="The graph output to look at.  [default: the first]")
+@click.option(
+    "--min-gain",
+    type=click.FloatRange(0),
+    metavar="GAIN",
+    help="What advice must give back, in its metric's unit.  [default: 0.5 dB, 0.25 points of accuracy]",
+)
+@click.option(
+    "--max-float-macs",
+    type=click.FloatRange(0, 1),
+    default=0.25,
+    show_default=True,
+    metavar="SHARE",
+    help="The largest share of multiply-accumulates that advice may leave in float.",
+)
 @click.option("--resume", is_flag=True, help="Go on where a run into the same folder was broken off.")
 @click.option(
     "--plots",

@@ -52,7 +52,7 @@ class Segments:
         groups = _grouped(nodes, shown, apart)
         self._nodes = groups
         self.pieces = [_piece(group, shown) for group in groups]
-        self._sessions: dict[tuple[int, frozenset[str]], OrtSession] = {}
+        self._sessions: dict[tuple[int, frozenset[tuple[str, int]]], OrtSession] = {}
 
     @property
     def macs(self) -> int:
@@ -64,10 +64,11 @@ class Segments:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of piece `index`, given its inputs.
 
-        changed : other values of some of its constants; those of one name must be the same in all calls.
+        changed : other values of some of its constants; an array of other values is another object, and lives as
+            long as this does.
         """
         piece = self.pieces[index]
-        key = index, frozenset(changed)
+        key = index, frozenset((name, id(array)) for name, array in changed.items())
         if key not in self._sessions:
             self._sessions[key] = self._open(index, changed)
         try:

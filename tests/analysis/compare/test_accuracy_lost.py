@@ -34,7 +34,7 @@ def test_the_story(tmp_path, monkeypatch):
     assert (first["integer_macs"], first["chip_ready"]) == (1.0, True)
     found = run(compared)
     advice = Path("lost/abnormal_layer_advisor.txt").read_text()
-    options = advice.split("All options together:\n")[1].strip()
+    options = advice.split("All options together:\n")[1].strip().splitlines()[0]
     assert options == found["options"]
     assert mended == f"{plain.split(' -o ')[0]} {options} -o {mended.split(' -o ')[1]}", "the page pastes other options"
     again = run(mended)

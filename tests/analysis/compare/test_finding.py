@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
 
-from lingeronnx.analysis.compare.finding import finding_of, override
+from lingeronnx.analysis.compare.finding import beyond, finding_of, override
 from lingeronnx.analysis.compare.join import ComparedTensor
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 
@@ -33,9 +36,28 @@ def test_the_weight_is_what_is_missing_to_8_bits(sqnr, level, weight):
     assert finding.weight == weight
     assert (finding.layer, finding.node, finding.operator, finding.module) == ("t 1", "conv", "Conv", "net.conv")
     assert finding.to_dict()["options"] == ["--o"]
-    assert finding.place.startswith("Conv ")
-    assert finding.place.endswith("'t 1'")
+    assert finding.place == "net.conv: Conv conv 't 1'"  # the user's own name first
 
 
 def test_an_option_is_ready_to_paste():
     assert override(row(1.0), "bits:16") == "--override 't 1=bits:16'"
+
+
+def test_an_option_with_a_name_that_cannot_be_seen():
+    """A shell reads the name from the escapes; the text turns no writing round."""
+    name = "t\u202egnp"
+    given = ComparedTensor(name, ("Conv", "Conv2dInt"), ("conv", "conv_q"), pair=Measured(1.0))
+    word = override(given, "bits:16")
+    assert word.isprintable()
+    bash = shutil.which("bash")
+    if bash is not None:
+        done = subprocess.run([bash, "-c", f"printf %s {word.split(' ', 1)[1]}"], capture_output=True, check=True,
+                              env={"LC_ALL": "C.UTF-8"})  # fmt: skip
+        assert done.stdout.decode() == f"{name}=bits:16"
+
+
+@pytest.mark.parametrize(
+    "value, limit, text", [(10.04, 10.0, "10.04"), (12.0, 10.0, "12.0"), (0.3, 10.0, "0.3"), (9.9999, 10.0, "9.9999")]
+)
+def test_a_number_never_reads_as_its_limit(value, limit, text):
+    assert beyond(value, limit) == text

@@ -25,7 +25,15 @@ def test_the_shortest_advice_that_gives_most():
 
 def test_no_advice_where_nothing_is_given_back():
     assert ranking(quantized=40.0).best is None
-    assert "nothing is given back" in ranking(quantized=40.0).text()
+    told = ranking(quantized=40.0, finding="outlier channel: conv").text()
+    assert told.endswith("no layer left in float helps; compare says why: outlier channel: conv")
+
+
+def test_a_gain_that_is_not_worth_its_options():
+    """Least gain: below it nothing is advised, at it the shortest that has it."""
+    assert ranking(least=11.0).best is None
+    assert "no layer left in float helps (at least 11 dB); compare says why: nothing is" in ranking(least=11.0).text()
+    assert ranking(least=10.0).best.value == 30.0
 
 
 def test_a_metric_that_falls_is_gained_downwards():

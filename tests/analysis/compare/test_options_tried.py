@@ -1,0 +1,139 @@
+"""Options are tried before they are advised; rows of recurrent layers; names that can be read; turned inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.analysis.compare.comparison import Comparison
+from lingeronnx.analysis.compare.finding import LayerFinding
+from lingeronnx.analysis.compare.first_responses import answered
+from lingeronnx.analysis.compare.option_trials import GAIN, tried
+from lingeronnx.analysis.compare.sources import source
+from lingeronnx.analysis.text import visible
+from lingeronnx.graph import ir
+from tests.compat.test_two_models import net
+from tests.nets import Net
+
+WILD = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.float32)}
+
+
+def finding(*options: str, **more: str) -> LayerFinding:
+    words = {"layer": "second", "node": "n", "operator": "Conv", "kind": "k", "measured": "m", "limit": "l", **more}
+    return LayerFinding(**words, remedy="r", options=options, weight=1.0, order=2)
+
+
+@pytest.fixture(scope="module")
+def compared() -> Comparison:
+    """A net with one channel far larger than the others, made without equalization."""
+    model = net()
+    return lo.compare(model, lo.quantize(model, WILD, platform="venus", effort="fast", calibrator="max"), WILD)
+
+
+def test_what_is_advised_was_tried(compared) -> None:
+    """No more than the best is advised, and it gives at least half a dB; the text tells what it gave."""
+    found = compared.tried
+    assert found is not None
+    assert found.value >= found.every
+    assert not found.best or found.value >= found.now + GAIN
+    assert compared.options == " ".join(found.best)
+    assert "tried on these data" in compared.advice() or f"No option gives {GAIN:g} dB" in compared.advice()
+
+
+def test_a_harmful_option_is_left_out(compared) -> None:
+    """With an option that spoils a tensor, all together are worse than the best alone."""
+    harm = "--override second=scale:2^-3"
+    found = tried(compared.join, [finding("--effort normal"), finding(harm)], WILD)
+    assert found.best == ("--effort normal",)
+    assert found.value > found.every + GAIN
+    told = replace(compared, findings=[finding("--effort normal"), finding(harm)], tried=found).advice()
+    assert "The best of the options" in told
+    assert told.rstrip().splitlines()[-2].strip() == "--effort normal"
+
+
+def test_options_that_help_nothing_are_not_advised(compared) -> None:
+    harm = "--override second=scale:2^-3"
+    found = tried(compared.join, [finding(harm)], WILD)
+    assert found.best == ()
+    told = replace(compared, findings=[finding(harm)], tried=found)
+    assert told.options == ""
+    assert f"No option gives {GAIN:g} dB" in told.advice()
+
+
+def test_the_shape_is_that_of_all_data(compared) -> None:
+    """48 samples come in batches of 16."""
+    shapes = {row["mod_name"]: row["shape"] for row in compared.table()}
+    assert shapes["x"] == [48, 3, 8, 8]
+    assert shapes["y"] == [48, 4]
+
+
+def test_names_cannot_turn_the_writing_round() -> None:
+    assert visible("a\u202eb\u200bc\x07") == "a\\u202eb\\u200bc\\x07"
+    assert visible("/m/conv é 名") == "/m/conv é 名"
+
+
+def test_texts_are_readable_at_80_columns(compared) -> None:
+    """A name is never broken; what is to be pasted stays one line."""
+    long = "/".join(["module"] * 20)
+    lines = (
+        replace(compared, findings=[finding("--o x", layer=long, measured="some words " * 20)]).advice().splitlines()
+    )
+    assert all(len(line) <= 80 or long in line or "--" in line for line in lines)
+    assert any(long in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_have_a_row(kind) -> None:
+    """Normalising gives their outputs another layout and name; the values are those of Y."""
+    made = Net(5, 4, seed=2)  # [N, T, I]
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    weights = [made.const((0.4 * made.rng.standard_normal((1, gates * 6, n))).astype(np.float32)) for n in (4, 6)]
+    x = made.node("Transpose", "x", perm=[1, 0, 2])
+    more = {"linear_before_reset": 1} if kind == "GRU" else {}
+    y = made.node(kind, x, *weights, hidden_size=6, out="whole", **more)
+    flat = made.node("Squeeze", y, made.const(np.array([1], np.int64)))
+    graph = made.graph(made.node("Relu", flat, out="y"))
+    data = {"x": np.random.default_rng(0).standard_normal((8, 5, 4)).astype(np.float32)}
+    (row,) = [row for row in lo.compare(graph, lo.quantize(graph, data, platform="generic"), data).rows
+              if row.kinds[0] == kind]  # fmt: skip
+    assert row.pair.sqnr > 20
+    assert row.whole == (8, 5, 6)
+
+
+def pictures(count: int = 64) -> np.ndarray:
+    """Pictures whose channels differ and whose rows change faster than their columns."""
+    rng = np.random.default_rng(3)
+    smooth = rng.standard_normal((count, 3, 16, 2)).repeat(8, axis=3)
+    gain, shift = (np.array(v).reshape(1, 3, 1, 1) for v in ([1.0, 0.4, 0.1], [0.0, 0.5, 1.0]))
+    return (smooth * gain + shift).astype(np.float32)
+
+
+def normed(data: np.ndarray | None) -> ir.Graph:
+    """Conv, and behind it a BatchNormalization that holds the moments of what it was trained with."""
+    made = Net(3, 16, 16, seed=5)
+    conv = made.conv("x", (8, 3, 3, 3), out="conv")
+    if data is None:
+        return made.graph(made.node("Relu", conv, out="y"))
+    answers = lo.Session(made.graph(conv)).run(None, {"x": data})[0]
+    held = np.ones(8), np.zeros(8), answers.mean((0, 2, 3)), answers.var((0, 2, 3))
+    return made.graph(made.node("BatchNormalization", conv, *(made.const(a.astype(np.float32)) for a in held), out="y"))
+
+
+def test_turned_pictures_are_found_by_what_the_first_layer_answers() -> None:
+    right = pictures()
+    base = source(normed(right))
+    assert answered(base, "x", {"x": right}).kind == ""
+    turned = np.ascontiguousarray(right.swapaxes(2, 3))
+    assert answered(base, "x", {"x": turned}).kind == "input height and width swapped"
+    assert answered(base, "x", {"x": np.ascontiguousarray(right[:, ::-1])}).kind == "input channels swapped"
+
+
+def test_what_cannot_be_told_is_said() -> None:
+    right = pictures()
+    assert "no BatchNormalization" in answered(source(normed(None)), "x", {"x": right}).open
+    assert "from 8 samples" in answered(source(normed(right)), "x", {"x": right[:8]}).open
+    alike = np.random.default_rng(0).standard_normal((64, 1, 16, 16)).repeat(3, axis=1).astype(np.float32)
+    assert "cannot be told from channels" in answered(source(normed(alike)), "x", {"x": alike}).open
