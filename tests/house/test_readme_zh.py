@@ -25,7 +25,9 @@ def bullets(text):
 def rows(text):
     """Return of each row of a table its cells of figures, and how many cells it has."""
     found = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    return [(len(cells), [cell.strip() for cell in cells if re.fullmatch(r" *[\d.]+( %| dB)? *", cell)]) for cells in found]
+    return [
+        (len(cells), [cell.strip() for cell in cells if re.fullmatch(r" *[\d.]+( %| dB)? *", cell)]) for cells in found
+    ]
 
 
 def links(text):
