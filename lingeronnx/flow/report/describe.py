@@ -19,6 +19,7 @@ from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from .advice import next_options
 from .fidelity import Fidelity
+from .merges import merges
 from .program import ProgramReport, program_of
 from .report import FloatNode, Report, float_nodes, packer_line
 
@@ -45,13 +46,13 @@ def describe(
     host += [*_behind(prepared), *(_scaled(graph) if target.packs else [])]
     renamed = target.vendor.names(graph)
     packed, program, formed = None, ProgramReport(), []
-    if cut_in_parts(planned):
-        program, cut = program_of(graph, target, renamed)
-        formed = [done for part in cut for done in part.formed]
     if target.packs and parts.ops and not fallbacks:
         packed = target.verdict(chip_part(target.named(graph, renamed), target))
     verdict = None if packed is None else packed.verdict
     ready = verdict is not None and verdict.chip_ready
+    if target.packs and parts.ops and planned.conf.in_parts and not ready:
+        program, cut = program_of(graph, target, renamed)
+        formed = [done for part in cut for done in part.formed]
     words = "" if packed is None else packed.line
     file = Path(f"{prepared.stem}.onnx")
     work = _work(parts)
@@ -84,6 +85,7 @@ def describe(
         parts=fidelity.parts,
         next=next_options(prepared, planned, fallbacks, fidelity.lossy),
         program=program,
+        merges=merges([entry.node for entry in fallbacks], parts.graph, target),
         full=prepared.conf.notes == "full",
         taken=planned.taken,
         refused=planned.refused,
