@@ -56,7 +56,16 @@ def _line(told):
     chip, host = told["parts"] if told["parts"][0] else ("1", "-")
     work = f"{told['work']:,}" if told["parts"][0] else "-"
     ready = "yes" if told["ready"] else "no"
-    return [told["model"], told["chip"], ready, f"{chip}{refused}", host, f"{100 * told['share']:.1f} %", work, measured]
+    return [
+        told["model"],
+        told["chip"],
+        ready,
+        f"{chip}{refused}",
+        host,
+        f"{100 * told['share']:.1f} %",
+        work,
+        measured,
+    ]
 
 
 def main(words=None):

@@ -165,7 +165,15 @@ def _report() -> _Schema:
             "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
-        ("deployment", "unknown_macs", "doubts", "why_not", "next"),  # those behind the first are younger than 0.1
+        (
+            "deployment",
+            "unknown_macs",
+            "doubts",
+            "why_not",
+            "next",
+            "merges",
+            "written",
+        ),  # those behind the first are younger than 0.1
     )
 
 

@@ -67,7 +67,7 @@ def forecast(model: ir.Graph, target: Target) -> Forecast:
             verdict = target.verdict(chip_part(target.named(graph), target))
             if choice is None and not between:
                 choice, formed = verdict, list(done)
-            if verdict.verdict.chip_ready:
+            if verdict is choice and verdict.verdict.chip_ready:
                 return Forecast(choice, formed)
         names = target.vendor.names(graph)
         program, _ = program_of(graph, target, names)
