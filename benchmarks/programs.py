@@ -1,81 +1,219 @@
 """What becomes of each model as a C program: quantized, deployed, compiled and proved on this machine.
 
     python -m benchmarks.programs [--shared FOLDER] [--only NAME ...] [--chips venus ...] [--effort fast]
-        [--samples 20] [--max-parts N] [--log FILE]
+        [--samples 20] [--stream-calls 200] [--max-parts N] [--sanitize] [--calls N] [--log FILE]
+        [--write docs/programs.md]
 
-The models are those of `benchmarks.promises_kept`. One row per model and chip: parts, the chip's share of the
-multiply-accumulates, float operations of the host per call, what `deploy --try` found, or the line with which it
-refused. A row in the log is not made again. The exit code is 1 where a proof failed.
+The models are those of `benchmarks.promises_kept`; they are tried on their test data, which calibration has not seen.
+One row per model and chip: parts, the chip's share of the multiply-accumulates, float operations of the host per call,
+memory, what `deploy --try` found, or the line with which it refused. --sanitize runs the known-answer test of each
+program with AddressSanitizer and UBSan. --calls runs a model with states for so many calls in C, beside two sessions;
+its data are taken again from the beginning as often as needed, the states are not. A row in the log is not made again.
+--write puts the rows of the log, and a line for each pair that has none, between the marks of a page. The exit code is
+1 where a proof failed.
 """
 
+from __future__ import annotations
+
 import argparse
+import itertools
 import json
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import lingeronnx as lo
-from benchmarks.promises_kept import models
+from benchmarks.promises_kept import Model, inserted, models
+from lingeronnx.deployment.board import Deployment
+from lingeronnx.deployment.c.attempt import replayed
+from lingeronnx.deployment.c.build import SANITIZERS
+from lingeronnx.deployment.c.endurance import endure
+from lingeronnx.deployment.c.folder import described
+from lingeronnx.deployment.c.footprint import CORES, footprint, host_warnings
+from lingeronnx.deployment.c.vectors import vectors_of
+from lingeronnx.errors import LingerOnnxError
+from lingeronnx.files import write_text
 
 CHIPS = ("venus", "arcs", "venusA")
-_HEAD = ("model", "chip", "runs on", "proved", "integers that differ", "host parts within")
+START, END = "<!-- written by benchmarks/programs.py -->\n", "<!-- up to here -->"
+_HEAD = (
+    "model", "chip", "chip parts", "MACs on the chip", "host float operations", "RAM", "flash", "psram", "stack M4",
+    "stack RV32", "proved", "integers that differ", "host parts within", "sanitizers",
+)  # fmt: skip
 
 
-def row(model, chip, samples, **settings):
+def fresh(calib: Any) -> Any:
+    """Return the test data that stand beside calibration data: a function or a file of the same name."""
+    place, mark, name = str(calib).rpartition(":" if ":" in str(calib) else "/")
+    return f"{place}{mark}{name.replace('calib', 'test')}"
+
+
+def row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str, Any]:
     """Return one row as a dict."""
-    told = {"model": model.name, "chip": chip}
+    told: dict[str, Any] = {"model": model.name, "chip": chip}
+    state = dict(model.settings.get("state", {})) or None
+    settings = {"effort": asked.effort, **({"max_parts": asked.max_parts} if asked.max_parts else {})}
+    began = time.process_time()
     try:
         made = lo.quantize(str(model.path), model.calib, platform=chip, **{**model.settings, **settings})
         told["runs"] = made.report.runs_text or ("1 chip part" if made.report.chip_ready else "not on the chip")
-        state = dict(model.settings.get("state", {})) or None
-        with tempfile.TemporaryDirectory() as folder:
-            done = lo.deploy(
-                made, Path(folder) / "board", model.calib, samples=samples, state=state, stem="model", attempt=True
-            )
-    except lo.LingerOnnxError as error:
+        told["macs"] = made.report.integer_macs
+        told["quantized_s"] = round(time.process_time() - began, 1)
+        with tempfile.TemporaryDirectory() as place:
+            many = asked.stream_calls if state else asked.samples
+            done = lo.deploy(made, Path(place) / "board", fresh(model.calib), samples=many, state=state, stem="model",
+                             attempt=True)  # fmt: skip
+            if done.proof is None or done.board.program is None:
+                return {**told, "failed": next((note for note in done.notes if " C " in note), "no C was written")}
+            told |= _sizes(done) | done.proof.to_dict()
+            if asked.sanitize:
+                told["sanitized"] = _sanitized(done)
+            if asked.calls and state:
+                told["stream"] = _stream(done, asked.calls)
+    except LingerOnnxError as error:
         return {**told, "failed": str(error)}
-    if done.proof is None:
-        return {**told, "failed": next((note for note in done.notes if " C " in note), "no C was written")}
-    return {**told, **done.proof.to_dict()}
+    return {**told, "cpu_s": round(time.process_time() - began, 1)}
 
 
-def _line(told):
-    start = [told["model"], told["chip"], told.get("runs", "-")]
+def _sizes(done: Deployment) -> dict[str, Any]:
+    """Return parts, operations and bytes of a deployed program."""
+    program = done.board.program
+    assert program is not None
+    told = described(program)
+    constants = sum(
+        value.const_value.nbytes
+        for part in program.packages
+        for value in part.graph.graph.initializers.values()
+        if value.const_value is not None
+    )
+    found: dict[str, Any] = {
+        "chip_parts": len(program.chip), "packages": len(program.packages), "host_parts": len(program.host),
+        "functions": len(program.functions), "operations": told["operations"], "psram": told["psram_bytes"],
+        "shared": told["shared_bytes"], "chip_constants": constants, "host_weights": told["host_weights"],
+        "large": [[p.name, p.source.weights, p.operations] for p in program.functions if p.source.large],
+        "host_warnings": dict(host_warnings(program, done.folder)),
+    }  # fmt: skip
+    for core in CORES:
+        try:
+            found[core] = vars(footprint(program, done.folder, core))
+        except LingerOnnxError as error:
+            found[core] = str(error)
+    return found
+
+
+def _sanitized(done: Deployment) -> str:
+    program = done.board.program
+    assert program is not None
+    vectors = [vectors_of(program, call) for call in done.board.calls]
+    with tempfile.TemporaryDirectory() as place:
+        return replayed(program, done.folder, Path(place), vectors, SANITIZERS)
+
+
+def _stream(done: Deployment, calls: int) -> dict[str, Any]:
+    board = done.board
+    assert board.program is not None
+    fed = {one.tensor for one, _ in board.program.states}
+    items = [{name: a for name, a in run.feeds.items() if name not in fed} for run in board.found.values()]
+    found = endure(board.program, board.cut.parts, done.folder, itertools.islice(itertools.cycle(items), calls))
+    return {**found.to_dict(), "grows": found.grows}
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def _line(told: dict[str, Any]) -> list[str]:
+    start = [told["model"], told["chip"]]
     if "calls" not in told:
-        return [*start, f"no: {told['failed'][:160]}", "-", "-"]
+        return [*start, f"no: {' '.join(told['failed'].split())[:200]}".replace("|", "/"), *["-"] * (len(_HEAD) - 3)]
     proved = f"{told['calls']} calls" if not told["failed"] else f"FAILED: {told['failed'][0][:120]}"
-    return [*start, proved, f"{told['differing']} of {told['integers']}", f"{told['host']:.1g}"]
+    packages = f" ({told['packages']} packages)" if told["packages"] != told["chip_parts"] else ""
+    cores = [told[core] if isinstance(told[core], dict) else None for core in CORES]
+    ram, flash = "-", "-"
+    if cores[0] is not None:
+        ram, flash = f"{cores[0]['ram']:,}", f"{cores[0]['code'] + cores[0]['constants'] + told['chip_constants']:,}"
+    return [
+        *start, f"{told['chip_parts']}{packages}", f"{told['macs']:.1%}", f"{told['operations']:,}", ram, flash,
+        f"{told['psram']:,}", *("-" if core is None else f"{core['run']:,}" for core in cores), proved,
+        f"{told['differing']} of {told['integers']:,}", f"{told['host']:.1g}",
+        told.get("sanitized", "-").partition(":")[0],
+    ]  # fmt: skip
 
 
-def main(words=None):
+def _streams(rows: Sequence[dict[str, Any]]) -> list[str]:
+    found = ["| model | chip | calls | equal bit for bit | outputs that differ | first thousand | last thousand |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for told in rows:
+        if (stream := told.get("stream")) is not None:
+            equal = "yes" if not stream["failed"] else f"NO: {stream['failed'][0][:120]}"
+            errors = [f"{e:.2g}" for e in (stream["errors"] or [float("nan")])]
+            found.append(
+                f"| {told['model']} | {told['chip']} | {stream['calls']:,} | {equal} | {stream['differing']} of "
+                f"{stream['outputs']:,} | {errors[0]} | {errors[-1]} |"
+            )
+    return found if len(found) > 2 else []
+
+
+def table(rows: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
+    """Return the rows as Markdown tables, and what has none."""
+    lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
+    lines += ["| " + " | ".join(_line(told)).replace("\n", " ") + " |" for told in rows]
+    done = [told for told in rows if "calls" in told]
+    proved = sum(not told["failed"] for told in done)
+    lines += ["", f"{proved} of {len(rows)} programs proved; {len(rows) - len(done)} were not written.", ""]
+    if missing:
+        lines += [f"Not run: {', '.join(missing)}.", ""]
+    large = [f"{told['model']} on {told['chip']}: {name}, {weights:,} bytes, {operations:,} float operations"
+             for told in done for name, weights, operations in told["large"]]  # fmt: skip
+    lines += ["Host parts with 100 kB of weights and more:", "", *(f"- {text}" for text in large), ""] * bool(large)
+    warnings: dict[str, int] = {}
+    for told in done:
+        for kind, count in told["host_warnings"].items():
+            warnings[kind] = warnings.get(kind, 0) + count
+    counts = ", ".join(f"{kind} {count:,}" for kind, count in sorted(warnings.items())) or "none"
+    lines += [f"Warnings in generated host parts under the flags of our own C: {counts}.", ""]
+    streams = _streams(rows)
+    return "\n".join([*lines, *streams, ""] if streams else lines)
+
+
+def main(words: Sequence[str] | None = None) -> int:
     """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, metavar="FOLDER", help="more models/ and data/")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--chips", nargs="+", choices=CHIPS, default=CHIPS)
     parser.add_argument("--effort", choices=["fast", "normal", "best"], default="normal")
-    parser.add_argument("--samples", type=int, default=20, help="calls that are tried; for streams, steps")
+    parser.add_argument("--samples", type=int, default=20, help="calls that are tried")
+    parser.add_argument("--stream-calls", type=int, default=200, help="the same of models with states")
     parser.add_argument("--max-parts", type=int, help="as for quantize")
+    parser.add_argument("--sanitize", action="store_true", help="AddressSanitizer and UBSan")
+    parser.add_argument("--calls", type=int, default=0, help="of a stream, beside sessions")
     parser.add_argument("--log", type=Path, help="rows as they come; a run that was interrupted goes on")
+    parser.add_argument("--write", type=Path, metavar="PAGE")
     asked = parser.parse_args(words)
-    rows = (
-        [json.loads(line) for line in asked.log.read_text().splitlines()] if asked.log and asked.log.is_file() else []
-    )
-    known = {(told["model"], told["chip"]): told for told in rows}
-    print("| " + " | ".join(_HEAD) + " |\n|" + "---|" * len(_HEAD))
-    settings = {"effort": asked.effort, **({"max_parts": asked.max_parts} if asked.max_parts else {})}
-    failed = False
-    for model in models(asked.shared):
-        if asked.only and model.name not in asked.only:
-            continue
-        for chip in asked.chips:
-            told = known.get((model.name, chip)) or row(model, chip, asked.samples, **settings)
-            failed |= "calls" in told and bool(told["failed"])
-            if asked.log and (model.name, chip) not in known:
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    if asked.log and asked.log.is_file():
+        known = {(told["model"], told["chip"]): told for told in map(json.loads, asked.log.read_text().splitlines())}
+    rows, missing = [], []
+    for model, chip in itertools.product(models(asked.shared), asked.chips):
+        at = (model.name, chip)
+        wanted = not asked.only or model.name in asked.only
+        if at not in known and wanted and not asked.write:
+            known[at] = row(model, chip, asked)
+            if asked.log:
                 with asked.log.open("a") as log:
-                    log.write(json.dumps(told) + "\n")
-            print("| " + " | ".join(_line(told)) + " |", flush=True)
-    return int(failed)
+                    log.write(json.dumps(known[at]) + "\n")
+            print("| " + " | ".join(_line(known[at])) + " |", flush=True)
+        if at in known and (wanted or asked.write):
+            rows.append(known[at])
+        elif asked.write:
+            missing.append(f"{model.name} on {chip}")
+    print(table(rows, missing))
+    if asked.write:
+        write_text(asked.write, inserted(asked.write.read_text(encoding="utf-8"), table(rows, missing), (START, END)))
+    return int(any("calls" in told and bool(told["failed"]) for told in rows))
 
 
 if __name__ == "__main__":

@@ -138,13 +138,14 @@ def table(rows: Iterable[Answers]) -> str:
     return "\n".join(lines)
 
 
-def inserted(text: str, part: str) -> str:
+def inserted(text: str, part: str, marks: tuple[str, str] = (START, END)) -> str:
     """Return `text` with what stands between the marks replaced; ValueError where they are not there."""
-    before, found, rest = text.partition(START)
-    _, ended, after = rest.partition(END)
+    start, end = marks
+    before, found, rest = text.partition(start)
+    _, ended, after = rest.partition(end)
     if not found or not ended:
-        raise ValueError(f"the page has no part between '{START.strip()}' and '{END}'")
-    return before + START + part + END + after
+        raise ValueError(f"the page has no part between '{start.strip()}' and '{end}'")
+    return before + start + part + end + after
 
 
 def _logged(log: Path | None, found: Sequence[Model], chips: Sequence[str], settings: dict[str, Any]) -> list[Answers]:

@@ -187,7 +187,13 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
 # ---- convert -----------------------------------------------------------------------------------------------------
 
 
-def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | Target | None = None) -> Converted:
+def convert(
+    model: str | os.PathLike[str] | ir.Graph,
+    to: str,
+    platform: str | Target | None = None,
+    exact: bool = False,
+    functions: bool = False,
+) -> Converted:
     """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
 
     A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, by the scales
@@ -203,6 +209,11 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | T
     platform
         Of a model that another tool has quantized: what its integer graph is for. Default: the one that it was
         converted from, else venus.
+    exact
+        Of "qdq": a file that gives the simulator's integers bit for bit in onnxruntime. Half a step is added to every
+        sum in front of a QuantizeLinear, so that ties go up. Operators that are not exact are named.
+    functions
+        Of an exact file: whether these operators are written as model-local functions of operators on integers.
 
     Raises
     ------
@@ -216,18 +227,18 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | T
     from .conversion import Converted, check_target
     from .conversion import convert as run
 
-    check_target(to)
+    check_target(to, exact, functions)
     loaded = restored(ir.opened(model))
     if not is_quantized(loaded):
         check_nodes(loaded)
         if platform is not None:
             raise ConfigError("convert: a platform is for models of QuantizeLinear; this graph has its own")
-        return run(loaded, to)
+        return run(loaded, to, exact=exact, functions=functions)
     made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM))
     need_scales("convert has no data; quantize --calib DATA finds what scales are missing", loaded, made.plan)
     if to == "thinker":
         return Converted(made.graph, tuple(made.report.notes))
-    found = run(made.graph, to)
+    found = run(made.graph, to, exact=exact, functions=functions)
     return replace(found, notes=(*made.report.notes, *found.notes))
 
 

@@ -2,6 +2,7 @@
 
     thinker <-> linger    the other dialect, where the target has one (`Vendor.translate`)
     either  -> qdq        QuantizeLinear and DequantizeLinear around standard operators (`qdq.write`)
+                         exact: giving the same integers bit for bit (`qdq.exact`)
     either  -> qoperator  the same, with the standard's operators on integers where there are some (`qdq.qoperator`)
 
 What has no counterpart is an error that names every such node; what means something else afterwards is a note.
@@ -50,22 +51,37 @@ class Converted:
         ir.save(target_of(self.graph).named(self.graph) if self.packed else self.graph, path)
 
 
-def check_target(to: str) -> None:
-    """Raise ConfigError where no graph can be converted to `to`."""
+def check_target(to: str, exact: bool = False, functions: bool = False) -> None:
+    """Raise ConfigError where no graph can be converted to `to`, or not exactly so."""
+    if exact and to != "qdq":
+        raise ConfigError(f"exact is for qdq; '{to}' has the rounding of its own operators")
+    if functions and not exact:
+        raise ConfigError("functions are what exact writes where real numbers are not; it is not asked for")
     if to not in (*TARGETS, *STANDARD):
         raise ConfigError(f"cannot convert to '{to}': it is {', '.join(TARGETS)}, {' or '.join(STANDARD)}")
 
 
-def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None = None) -> Converted:
+def convert(
+    model: ir.Graph,
+    to: str,
+    samples: Mapping[str, np.ndarray] | None = None,
+    exact: bool = False,
+    functions: bool = False,
+) -> Converted:
     """Return the integer graph `model`, which is left as it is, in the form called `to`.
 
     to : "thinker", "linger", "qdq" or "qoperator". samples : inputs on which a standard form is compared with the
-    simulator; default made-up ones. Raises ConfigError for another word, ModelError for a float graph and where
-    operators have no counterpart, all of them named.
+    simulator; default made-up ones. exact, functions : see `api.convert`. Raises ConfigError for another word,
+    ModelError for a float graph and where operators have no counterpart, all of them named.
     """
-    check_target(to)
+    check_target(to, exact, functions)
     if not any(is_quantized_domain(node) for node in model.graph):
         raise ModelError("the graph has no integer operator: there is nothing to convert; quantize it first")
+    if exact:
+        from .qdq.exact.account import ExactFile
+
+        file = ExactFile(model, functions)
+        return _warned(Converted(file.graph, tuple(file.lines()), packed=False))
     if to in STANDARD:
         return _warned(_to_standard(model, to, samples))
     if dialect(model) == TARGETS[to]:

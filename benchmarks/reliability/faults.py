@@ -10,13 +10,16 @@ next run. A fault is told in one line. The table has a row for each command: how
 
 A kill is a SIGKILL in front of the k-th change of the file system (opening for writing, making, renaming, removing),
 counted by Python's audit hook: every k, with the older results there and without. Kills beyond these come at random
-times. Commands run in children of a process that has imported the package, streams and locales in cold ones.
+times. Commands run in children of a process that has run each command once, with one thread, so that a child begins
+with all imports and compiled code; streams and locales in cold ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import io
 import os
 import random
 import re
@@ -140,8 +143,10 @@ class Running:
             os.dup2(writer, 2)
             sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
             prepare()
+            from lingeronnx import files
             from lingeronnx.cli import main
 
+            files._swept.clear()  # as in a new process, which has looked through no folder
             main(list(args), prog_name="lingeronnx")
         except SystemExit as end:
             os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
@@ -419,21 +424,32 @@ def inputs(folder: Path) -> None:
     for version, name in CHECKPOINTS.items():
         shutil.copy(kept / name, folder / f"{version}.pt")
     (folder / "net.py").write_text(NET.replace("def net", "def new"))
-    pid = os.fork()  # onnxruntime's threads stay in there
-    if not pid:
-        for factor, version in ((1, "old"), (5, "new")):
-            x = factor * rng.integers(-16, 17, (20, 2, 4, 4)).astype(np.float32) / 16
-            np.savez(folder / f"{version}.npz", x=x)
-            lo.quantize(str(folder / "tiny.onnx"), x, effort="fast").save(folder / f"{version}_q.onnx")
-        os._exit(0)
-    os.waitpid(pid, 0)
+    for factor, version in ((1, "old"), (5, "new")):
+        x = factor * rng.integers(-16, 17, (20, 2, 4, 4)).astype(np.float32) / 16
+        np.savez(folder / f"{version}.npz", x=x)
+        lo.quantize(str(folder / "tiny.onnx"), x, effort="fast").save(folder / f"{version}_q.onnx")
+
+
+def warm(base: Path, command: Command) -> None:
+    """Run a command in this process, so that its children have imported and linked what it needs."""
+    from lingeronnx.cli import main
+
+    here, temporary = os.getcwd(), tempfile.tempdir
+    home = base / "warm"
+    shutil.copytree(base / "inputs", home)
+    (home / "tmp").mkdir()
+    (home / "o").mkdir()
+    os.chdir(home)
+    tempfile.tempdir = str(home / "tmp")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        main(command.args("new"), prog_name="lingeronnx", standalone_mode=False)
+    os.chdir(here)
+    tempfile.tempdir = temporary
+    shutil.rmtree(home)
 
 
 def attack(names: Sequence[str], kinds: Sequence[str], kills: int, seed: int) -> list[Row]:
     """Return a row for each of the commands called `names`."""
-    import lingeronnx.api
-    import lingeronnx.cli  # noqa: F401 - imported before the children are made
-
     run = {"kill": kill, "full": full, "streams": streams, "forbidden": forbidden, "clock": clock, "twice": twice}
     rows = []
     with tempfile.TemporaryDirectory(prefix="faults-") as made:
@@ -443,6 +459,7 @@ def attack(names: Sequence[str], kinds: Sequence[str], kills: int, seed: int) ->
         for command in COMMANDS:
             if command.name in names:
                 row = Row(command.name)
+                warm(base, command)
                 place = Place(base, command, kills, random.Random(seed))
                 for kind in kinds:
                     run[kind](place, row)
@@ -465,6 +482,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200, help="of each command")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    os.environ.update(OMP_NUM_THREADS="1", LINGERONNX_THREADS="1")  # a fork has no threads but the one that made it
     print(f"| command | changes | {' | '.join(KINDS)} | violations |\n|---|{'---:|' * (len(KINDS) + 2)}")
     rows = attack(given.commands, given.kinds, given.kills, given.seed)
     raise SystemExit(any(row.wrong for row in rows))

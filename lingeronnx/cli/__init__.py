@@ -1,6 +1,7 @@
 """The command line, one file per command: each parses its options, calls `api` once and prints what came back.
 
-Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug of ours, with its traceback; 130 Ctrl-C.
+Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug of ours, with its traceback and an
+archive for a report; 130 Ctrl-C.
 With ``--json`` one JSON object is all there is on stdout, and tables go to stderr. Everything heavy (numpy, onnx, rich
 ...) is imported inside the commands, so that ``--help`` is there at once.
 
@@ -23,32 +24,34 @@ import click
 from .. import __version__
 from ..errors import LingerOnnxError
 from ._shared import examples, given
-from .analyze import analyze
-from .badcase import badcase
-from .check import check
-from .checkpoint import checkpoint
-from .compare import compare
-from .convert import convert
-from .demo import demo
-from .deploy import deploy
-from .evaluate import evaluate
-from .export import export
-from .finetune import finetune
-from .fix_dequant import fix_dequant
-from .platforms import platforms
-from .profile import profile
-from .quantize import quantize
-from .schema import schema
-from .sensitivity import sensitivity
-from .simulate import simulate
-from .verify import verify
-from .warmup import warmup
+from .models.checkpoint import checkpoint
+from .models.convert import convert
+from .models.deploy import deploy
+from .models.export import export
+from .models.finetune import finetune
+from .models.fix_dequant import fix_dequant
+from .models.quantize import quantize
+from .questions.analyze import analyze
+from .questions.badcase import badcase
+from .questions.check import check
+from .questions.compare import compare
+from .questions.sensitivity import sensitivity
+from .runs.evaluate import evaluate
+from .runs.profile import profile
+from .runs.simulate import simulate
+from .runs.verify import verify
+from .tools.demo import demo
+from .tools.doctor import doctor
+from .tools.platforms import platforms
+from .tools.schema import schema
+from .tools.warmup import warmup
 
 __all__ = ["main"]
 
 _NEW_OBJECTS = 100_000  # before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
 _BUG = 70
 _CTRL_C = 130
+_WORDS = f"{__name__}.words"
 _LESS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
 
 
@@ -90,8 +93,23 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
 
 
+def _archive(words: list[str], trace: str) -> str:
+    """Return a line on the file that was written for a report of a bug; empty where there is none."""
+    with contextlib.suppress(Exception):  # whatever it is, it must not hide the bug
+        from ..support.archive import write_archive
+
+        path = write_archive(words, trace)
+        return "" if path is None else f"{path} has what a report needs: no weights, no data; its README.txt says what"
+    return ""
+
+
 class CommandGroup(click.Group):
     """Turns what a command raises into exit codes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the whole line."""
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         _open_streams()
@@ -118,8 +136,11 @@ class CommandGroup(click.Group):
                 with contextlib.suppress(OSError):
                     click.echo(f"error: {line}", err=True)
                 ctx.exit(1)
-            click.echo(traceback.format_exc(), err=True, nl=False)
+            trace = traceback.format_exc()
+            click.echo(trace, err=True, nl=False)
             click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)
+            if line := _archive(ctx.meta[_WORDS], trace):
+                click.echo(line, err=True)
             if line := given():
                 click.echo(f"try next: {line} {_LESS}", err=True)
             ctx.exit(_BUG)
@@ -143,7 +164,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile, compare, sensitivity, badcase, schema,
+    deploy, verify, analyze, profile, compare, sensitivity, badcase, schema, doctor,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -40,7 +40,7 @@ class Deployment:
     """What `deploy` wrote.
 
     files : {path below folder: bytes}. command : the packer's line. ports : of the chip graph. notes : what the user
-    should know. proof : of the C program, where it was tried.
+    should know. proof : of the C program, where it was tried. board : what the files were written from.
     """
 
     folder: Path
@@ -50,6 +50,7 @@ class Deployment:
     command: str
     ports: Ports
     notes: tuple[str, ...]
+    board: Board
     proof: Proof | None = None
 
     def to_dict(self) -> dict[str, object]:
@@ -120,6 +121,7 @@ def deploy(
         command="; ".join(commands),
         ports=board.ports,
         notes=tuple(notes),
+        board=board,
         proof=proof,
     )
 

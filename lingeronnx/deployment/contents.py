@@ -15,7 +15,9 @@ from ..run.parts import Part, Parts, parts_of
 from ..targets import ArgumentChoice, Target
 from .c.attempt import Proof, attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
+from .c.footprint import footprint_lines
 from .c.program import BoardProgram, program_of
+from .canonical import firsts
 from .golden import write_golden
 from .header import constants, header
 from .ports import Ports, ports_of
@@ -27,10 +29,20 @@ __all__ = ["Board", "CutGraph", "cut_of", "ports_dict"]
 
 @dataclass(frozen=True)
 class CutGraph:
-    """The parts of a graph by the names of the chip's files, and the packer's arguments of the chip parts, by name."""
+    """The parts of a graph by the names of the chip's files.
+
+    choices : the packer's arguments of chip parts, by name. firsts : of each part the first that is equal to it, and
+    {its own tensor: that one's}.
+    """
 
     parts: Parts
     choices: Mapping[str, ArgumentChoice]
+    firsts: Mapping[str, tuple[str, Mapping[str, str]]]
+
+    @property
+    def kinds(self) -> tuple[Part, ...]:
+        """The parts that are equal to none before them."""
+        return tuple(part for part in self.parts.parts if self.firsts[part.name][0] == part.name)
 
     @property
     def alone(self) -> bool:
@@ -38,7 +50,8 @@ class CutGraph:
         return len(self.parts.chip) == 1
 
     def file(self, stem: str, part: Part) -> str:
-        """Return the name of a part's ONNX file."""
+        """Return the name of a part's ONNX file; equal parts have one."""
+        part = next(one for one in self.kinds if one.name == self.firsts[part.name][0])
         if not self.alone:
             return f"{stem}_{part.name}.onnx"
         if part.chip:
@@ -55,13 +68,14 @@ def cut_of(graph: Graph) -> CutGraph:
     parts = parts_of(target.named(graph.session.model), target)
     if not parts.chip:
         raise ConstraintError("the model has nothing for the chip: every node is left in float")
-    choices = {part.name: target.verdict(part.graph) for part in parts.chip}
+    equal = firsts(parts.parts)
+    choices = {part.name: target.verdict(part.graph) for part in parts.chip if equal[part.name][0] == part.name}
     for name, choice in choices.items():
         if not choice.verdict.chip_ready:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")
             where = "" if len(choices) == 1 else f"{name}: "
             raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
-    return CutGraph(parts, choices)
+    return CutGraph(parts, choices, equal)
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,10 @@ class Board:
         program, without = None, ""
         files = {part.name: cut.file(stem, part) for part in cut.parts.parts}
         try:
-            program = program_of(cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files)
+            equal = {name: first for name, (first, _) in cut.firsts.items()}
+            program = program_of(
+                cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files, equal=equal
+            )
         except (ConfigError, ConstraintError) as error:
             without = f"no C program is written: {error}"
         return cls(
@@ -126,7 +143,7 @@ class Board:
     def write_files(self, made: Path) -> list[str]:
         """Write graphs, program, script and golden vectors; return the packer's lines."""
         ir.save(self.cut.parts.whole, made / f"{self.stem}.onnx")
-        for part in self.cut.parts.parts:
+        for part in self.cut.kinds:
             path = made / self.cut.file(self.stem, part)
             if part.chip:
                 ir.save(part.graph, path)
@@ -146,7 +163,7 @@ class Board:
         if self.program is not None:
             text, commands = pack_script(made, self.program, self.target, self.many)
         else:
-            names = {part.name: self.cut.file(self.stem, part) for part in self.cut.parts.chip}
+            names = {part.name: self.cut.file(self.stem, part) for part in self.cut.kinds if part.chip}
             commands = [
                 self.target.vendor.command(
                     self.cut.choices[part].words, file, file.replace("_chip", "").replace(".onnx", ".pkg")
@@ -165,7 +182,8 @@ class Board:
             ports = self.ports if index == 0 else ports_of(self.cut.parts.whole, part.graph, self.found[0], {})
             made = {str(v.name) for node in part.graph.graph for v in node.outputs}
             place = "" if self.cut.alone else part.name
-            write_golden(folder, self.found, ports, made - {p.tensor for p in ports.inputs}, place)
+            names = self.cut.firsts[part.name][1]
+            write_golden(folder, self.found, ports, made - {p.tensor for p in ports.inputs}, place, names)
         if self.program is not None:
             write_golden_calls(folder, self.program, self.calls, [run.feeds for run in self.found.values()])
 
@@ -175,6 +193,7 @@ class Board:
         proof = attempt(self.program, self.cut.parts, made, self.calls, [run.feeds for run in self.found.values()])
         if proof.failed:
             raise ConfigError(f"--try: {proof.failed[0]}")
+        proof.cores = footprint_lines(self.program, made)
         return proof
 
     def write_texts(
@@ -188,7 +207,8 @@ class Board:
         costs = [choice.verdict.cost for choice in self.cut.choices.values()]
         weights = sum(
             value.const_value.nbytes
-            for part in self.cut.parts.chip
+            for part in self.cut.kinds
+            if part.chip
             for value in part.graph.graph.initializers.values()
             if value.const_value is not None
         )
@@ -205,7 +225,7 @@ class Board:
             program=self.program,
         )
         _write(made / "README.md", text)
-        files = [self.cut.file(self.stem, part) for part in self.cut.parts.parts]
+        files = [self.cut.file(self.stem, part) for part in self.cut.kinds]
         body = {"stem": self.stem, "platform": self.target.name, "packer": "; ".join(commands),
                 **ports_dict(self.ports), "notes": list(notes), "samples": len(self.found),
                 "parts": {file: _ends(made / file) for file in files}}  # fmt: skip

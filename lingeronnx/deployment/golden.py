@@ -24,22 +24,34 @@ __all__ = ["write_golden"]
 
 
 def write_golden(
-    folder: Path, found: Mapping[int, SampleRun], ports: Ports, computed: Collection[str], part: str = ""
+    folder: Path,
+    found: Mapping[int, SampleRun],
+    ports: Ports,
+    computed: Collection[str],
+    part: str = "",
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Write the vectors of every run in `found` into `folder`, which is made; all names are those of the chip's file.
 
     computed : the tensors that the chip's nodes write. part : a folder below each sample's, where there are several.
+    names : {tensor: its name in the file that is packed}, where that is an equal part's.
     """
+    named = names or {}
     for number, run in found.items():
         place = folder / str(number) / part
         (place / "data").mkdir(parents=True)
         for word, side in (("input", ports.inputs), ("output", ports.outputs)):
             for index, port in enumerate(side):
                 (place / f"{word}{index}.bin").write_bytes(raw(_array(run, port)))
-        write_npz(place / "input.npz", {port.name: np.ascontiguousarray(_array(run, port)) for port in ports.inputs})
+        write_npz(
+            place / "input.npz",
+            {named.get(port.name, port.name): np.ascontiguousarray(_array(run, port)) for port in ports.inputs},
+        )
         for name, array in run.integers.items():
             if name in computed:
-                (place / "data" / dump_name(name, array.shape)).write_text(dump_text(array), encoding="ascii")
+                (place / "data" / dump_name(named.get(name, name), array.shape)).write_text(
+                    dump_text(array), encoding="ascii"
+                )
 
 
 def _array(run: SampleRun, port: Port) -> np.ndarray:

@@ -33,9 +33,10 @@ def held_type(bits: int) -> ir.DataType:
 class Reals:
     """Makes the nodes that mean in real numbers what the integer node `bound` computes.
 
-    bound : what is known of the node. values : the real value of each input, None where it
-    is absent or a constant. held : how each input is held, None where it is real.
-    opset : what the nodes made so far need. steps : {initializer with y_scale: the scale}. Names come from the node's.
+    bound : what is known of the node. values : the real value of each input, None where it is absent or a constant.
+    held : how each input is held, None where it is real. unsigned : whether constants of 8 bits are stored without a
+    sign, 128 higher. opset : what the nodes made so far need. steps : {initializer with y_scale: the scale}. Names come
+    from the node's.
     """
 
     def __init__(
@@ -45,12 +46,13 @@ class Reals:
         values: Sequence[ir.Value | None],
         held: Sequence[Affine | None],
         taken: set[str],
+        unsigned: bool = False,
     ) -> None:
         self.bound, self.node, self.attrs = bound, bound.node, bound.attrs
         self.nodes: list[ir.Node] = []
-        self.opset = LOWEST
+        self.opset, self.unsigned = LOWEST, unsigned
         self.steps: dict[str, float | Sequence[float]] = {}
-        self._model, self._values, self._held, self._taken = model, values, held, taken
+        self._model, self._values, self._held, self._taken = model, list(values), held, taken
 
     def scale(self, index: int = 0) -> float:
         """Return the scale of integer input `index`, counts per unit."""
@@ -58,6 +60,14 @@ class Reals:
         if q is None:
             raise ModelError(f"{self.bound.where}: the scale of its input {index} is not known")
         return q.scale
+
+    def held_as(self, index: int) -> Affine | None:
+        """Return how integer input `index` is held, None where that is not known."""
+        return self._held[index] if index < len(self._held) else None
+
+    def give(self, index: int, value: ir.Value) -> None:
+        """Let `value` be the real value of input `index`."""
+        self._values[index] = value
 
     def number(self, integer: float, index: int = 0) -> float:
         """Return the real number that an integer of input `index` stands for."""
@@ -123,11 +133,13 @@ class Reals:
         if array.dtype == np.int64:  # which has no DequantizeLinear
             factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)]) if channels else scale
             return ir.add_initializer(self._model, self._name(f"{name}_real"), (array / factor).astype(np.float32))
-        kind = held_type(bits or 8 * array.dtype.itemsize)
+        kind, zero = held_type(bits or 8 * array.dtype.itemsize), 0
+        if self.unsigned and kind == _TYPES[8]:
+            kind, zero, array = ir.DataType.UINT8, 128, array.astype(np.int16) + 128
         inputs = [
             self._integers(self._name(f"{name}_quantized"), array, kind),
             self.step(name, scale),
-            *self.zero(kind, channels),
+            *self.zero(kind, channels, zero),
         ]
         dequantize = ir.make_node(
             "DequantizeLinear", inputs, {"axis": axis} if channels else {}, output=self._own(name), of=self.node,
@@ -151,7 +163,7 @@ class Reals:
         """Return the zero point of integers of a `kind`, as an input or none: int32 has no other than 0."""
         if kind == _TYPES[32]:
             return []
-        if kind != _TYPES[8]:
+        if kind not in (_TYPES[8], ir.DataType.UINT8):
             self.needs(WIDE)
         name = f"{kind.name.lower()}_zero{zero_point or ''}{f'_{channels}' if channels else ''}"
         known = self._model.graph.initializers.get(name)

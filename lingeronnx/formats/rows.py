@@ -113,7 +113,7 @@ class LayerNorm(Format):
 
         a = real.attrs
         fraction = 2.0**FRACTION if a["scale_y_normal"] is None else number(a, "scale_y_normal")
-        parameters = [real.held(1, number(a, "scale_w"), view=rows)]
+        parameters = [real.held(1, number(a, "scale_w"), view=rows, bits=32)]  # of 16 bits they would take opset 21
         if 2 in real.bound.consts:
             parameters.append(real.held(2, fraction * number(a, "scale_w"), view=rows))
         return [real("LayerNormalization", real.input(), *parameters, axis=-axes, epsilon=number(a, "epsilon"))]

@@ -198,14 +198,10 @@ def check_texts(message: Any) -> None:  # noqa: ANN401 - any message: protobuf h
 
 
 def _check_opsets(proto: ModelProto) -> None:
-    versions = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
-    newest = onnx.defs.onnx_opset_version()
+    for function in proto.functions:
+        _opsets(function.opset_import, f"function '{function.name}'")
+    versions = _opsets(proto.opset_import, "the model")
     version = versions.get("")
-    if version is not None and not 0 < version <= newest:
-        raise ModelError(
-            f"the model uses opset {version}; the installed onnx knows 1 to {newest}: upgrade onnx or "
-            "export with an older opset"
-        )
     local = {(f.domain, f.name) for f in proto.functions}
     for node in with_inner(proto.graph.node):
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -213,11 +209,33 @@ def _check_opsets(proto: ModelProto) -> None:
             continue
         if version is None and any(known in versions for known in _OURS):
             continue
-        place = f"domain '{domain}'" if domain else "the standard domain"
         raise ModelError(
-            f"{_place(node)}: the model imports no opset for {place}{nearest(domain, versions)}; "
+            f"{_place(node)}: the model imports no opset for {_domain(domain)}{nearest(domain, versions)}; "
             "the file is damaged, export it again"
         )
+
+
+def _domain(domain: str) -> str:
+    return f"domain '{domain}'" if domain else "the standard domain"
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> dict[str, int]:
+    """Return the opset of each domain; ModelError for two of one domain, and for a standard one that is not known."""
+    versions: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(
+                f"{whose} uses opset {versions[domain]} and opset {entry.version} of "
+                f"{_domain(domain)}; the file is damaged, export it again"
+            )
+    newest = onnx.defs.onnx_opset_version()
+    if "" in versions and not 0 < versions[""] <= newest:
+        raise ModelError(
+            f"{whose} uses opset {versions['']}; the installed onnx knows 1 to {newest}: upgrade onnx or "
+            "export with an older opset"
+        )
+    return versions
 
 
 def _check_standard(proto: ModelProto) -> None:

@@ -150,20 +150,11 @@ class QuantConfig(BaseModel):
                 f"activations asymmetric on platform {target.name}: the integer 0 stands for the real 0 there; "
                 "drop --activations or choose --platform generic"
             )
-        for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
-            if bits not in target.bits:
-                raise ConfigError(
-                    f"{key} {bits} on platform {target.name}: "
-                    f"it computes in {', '.join(map(str, target.bits))} bits only"
-                )
+        widths = {"bits": target.bits, "weight_bits": target.weight_widths}
+        _check_widths("", {"bits": self.bits, "weight_bits": self.weight_bits}, widths, target)
         for selector, override in self.overrides.items():
             settings = override.settings
-            for key in ("bits", "weight_bits"):
-                if settings.get(key, target.bits[0]) not in target.bits:
-                    raise ConfigError(
-                        f"override {selector}: {key} {settings[key]} on platform {target.name}: it computes in "
-                        f"{', '.join(map(str, target.bits))} bits only"
-                    )
+            _check_widths(f"override {selector}: ", settings, widths, target)
             if settings.get("out_bits", "float") not in (*target.out_bits, *target.curve_bits, "float"):
                 raise ConfigError(
                     f"override {selector}: out_bits {settings['out_bits']} on platform {target.name}: an output that "
@@ -174,6 +165,17 @@ class QuantConfig(BaseModel):
                     f"override {selector}: scale {override.scale:g} is not a power of two, "
                     f"which is all that platform {target.name} takes"
                 )
+
+
+def _check_widths(
+    where: str, settings: Mapping[str, Any], widths: Mapping[str, tuple[int, ...]], target: Target
+) -> None:
+    for key, known in widths.items():
+        if settings.get(key, known[0]) not in known:
+            raise ConfigError(
+                f"{where}{key} {settings[key]} on platform {target.name}: it computes in "
+                f"{', '.join(map(str, known))} bits only"
+            )
 
 
 def _describe(error: ValidationError) -> str:

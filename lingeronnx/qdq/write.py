@@ -28,7 +28,7 @@ from ..run.integer.runner import target_of
 from ..run.integer.sizes import sizes
 from .opset import raise_nodes
 
-__all__ = ["PLATFORM", "SCALES", "StandardGraph", "scale_of", "write"]
+__all__ = ["PLATFORM", "SCALES", "StandardGraph", "Writer", "scale_of", "write"]
 
 #: Metadata: {initializer with y_scale: the scale in counts per unit, or a list}.
 SCALES = "lingeronnx.scales"
@@ -64,19 +64,25 @@ def write(model: ir.Graph) -> StandardGraph:
 
     Raises ModelError where an operator has no counterpart.
     """
-    return _Writer(ir.clone(model)).run()
+    return Writer(ir.clone(model)).run()
 
 
 @dataclass
 class _HeldTensor:
-    """An integer tensor: its real value here, and how it is held."""
+    """An integer tensor: its real value here, how it is held, and its integers where they are a tensor here."""
 
     real: ir.Value
     q: Affine
+    integers: ir.Value | None = None
 
 
 @dataclass
-class _Writer:
+class Writer:
+    """Writes one graph; `meaning` is what a subclass may do otherwise.
+
+    ready : integer tensors that `meaning` gave in place of real ones.
+    """
+
     model: ir.Graph
     integers: dict[str, str] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
@@ -93,6 +99,8 @@ class _Writer:
         if any(f.domain == ir.DOMAIN for f in self.model.functions.values()):
             ir.inline(self.model)
         self.held: dict[ir.Value, _HeldTensor] = {}
+        self.ready: set[ir.Value] = set()
+        self.unsigned = False
         self.taken = ir.names(self.model)
         self.named: set[ir.Value] = set()
         self.made: set[ir.Node] = set()
@@ -151,12 +159,14 @@ class _Writer:
             node, attrs, consts, self.side.arithmetic(form, node), [self._shape(value) for value in node.inputs],
             source_types=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
         )  # fmt: skip
-        real = Reals(self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken)
-        standard = form.meaning(real)
+        real = Reals(
+            self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken, self.unsigned
+        )
+        out = form.out_scales(bound, [None if f is None else f.q for f in inputs])
+        widths = form.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
+        standard = self.meaning(form, real, out, widths)
         self.opset = max(self.opset, real.opset)
         fresh = {value for new_node in real.nodes for value in new_node.outputs}
-        widths = form.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
-        out = form.out_scales(bound, [None if f is None else f.q for f in inputs])
         for index, (old, new) in enumerate(zip(node.outputs, standard, strict=False)):
             if not old.name or not (old.uses() or old.is_graph_output()):
                 continue
@@ -170,6 +180,10 @@ class _Writer:
         self.made.update(real.nodes)
         self.steps.update(real.steps)
         self.model.graph.insert_before(node, real.nodes)
+
+    def meaning(self, form: Format, real: Reals, out: Sequence[Affine | None], bits: int) -> list[ir.Value]:
+        """Return the real values of a node's outputs, or integers that are `ready`. out, bits : how these are held."""
+        return form.meaning(real)
 
     def _enter(self, value: ir.Value | None, q: Affine | None) -> None:
         """Give a graph input that is fed in integers its real value."""
@@ -202,6 +216,10 @@ class _Writer:
     def _integers(self, real: Reals, old: ir.Value, new: ir.Value, fresh: bool, q: Affine) -> list[ir.Node]:
         """Quantize `new`, which stands for the integer tensor `old`, as `q`; return the nodes that this takes."""
         name, bits = str(old.name), q.bits
+        integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
+        if new in self.ready:
+            new.name = integer_name
+            return self._held(real, old, new, q)
         if fresh:
             new.shape, new.type = old.shape, ir.TensorType(ir.DataType.FLOAT)
             new.name = f"{name}_real" if old.is_graph_output() else name
@@ -216,26 +234,32 @@ class _Writer:
             ends = [real.constant(np.float32(end), what) for end, what in zip(q.ends, ("least", "most"), strict=True)]
             added.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
             new = added[-1].outputs[0]
-        step = real.step(name, q.scale)
-        zero = real.zero(kind, zero_point=q.zero_point)
+        inputs = [new, real.step(name, q.scale), *real.zero(kind, zero_point=q.zero_point)]
+        added.append(ir.make_node("QuantizeLinear", inputs, output=integer_name, name=f"{name}_QuantizeLinear"))
+        return added + self._held(real, old, added[-1].outputs[0], q, inputs[1:])
+
+    def _held(
+        self, real: Reals, old: ir.Value, integers: ir.Value, q: Affine, parameters: Sequence[ir.Value] = ()
+    ) -> list[ir.Node]:
+        """Let `integers` stand for the tensor `old`; return the node of their real value.
+
+        parameters : y_scale and zero point, where there are some already.
+        """
+        name, kind = str(old.name), held_type(q.bits)
+        parameters = parameters or [real.step(name, q.scale), *real.zero(kind, zero_point=q.zero_point)]
         self.opset = max(self.opset, real.opset)
-        integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
-        added.append(
-            ir.make_node("QuantizeLinear", [new, step, *zero], output=integer_name, name=f"{name}_QuantizeLinear")
-        )
-        integers = added[-1].outputs[0]
         integers.shape, integers.type = old.shape, ir.TensorType(kind)
-        back = self._name(f"{name}_dequantized")
-        added.append(
-            ir.make_node("DequantizeLinear", [integers, step, *zero], output=back, name=f"{name}_DequantizeLinear")
-        )
-        added[-1].outputs[0].shape, added[-1].outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
-        self.held[old] = _HeldTensor(added[-1].outputs[0], q)
-        self.integers[name] = integer_name
+        node = ir.make_node(
+            "DequantizeLinear", [integers, *parameters], output=self._name(f"{name}_dequantized"),
+            name=f"{name}_DequantizeLinear",
+        )  # fmt: skip
+        node.outputs[0].shape, node.outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
+        self.held[old] = _HeldTensor(node.outputs[0], q, integers)
+        self.integers[name] = str(integers.name)
         if old.is_graph_output():
             outputs = self.model.graph.outputs
             outputs[list(outputs).index(old)] = integers
-        return added
+        return [node]
 
     def _name(self, base: str) -> str:
         free = ir.free_name(base, self.taken)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..formats import DEQUANT, integer_format, is_quantized_domain
+from ..formats import DEQUANT, QUANT, integer_format, is_quantized_domain
 from ..graph import ir
 from ..targets import Target
 
@@ -33,13 +33,14 @@ def chip_part(graph: ir.Graph, target: Target) -> ir.Graph:
 def chip_piece(graph: ir.Graph, places: Collection[int], target: Target) -> ir.Graph:
     """Return a copy of some integer nodes of `graph`, by their places in it, as a graph of their own.
 
-    Its outputs are what is read outside it and what the whole graph puts out.
+    Its outputs are what is read outside it and what the whole graph puts out. A Quant of what the host hands over
+    stands in every piece that reads its integers, so that these do not leave.
     """
     piece = ir.clone(graph)
     inner = piece.graph
     kept = [node for place, node in enumerate(inner) if place in places]
     inside = {id(node) for node in kept}
-    outputs = _leaving(inner, inside)
+    outputs = _leaving(piece, inside)
     inputs: list[ir.Value] = []
     for node in kept:
         for source in [v for v in node.inputs if v is not None and ir.const(v) is None]:
@@ -62,20 +63,26 @@ def chip_piece(graph: ir.Graph, places: Collection[int], target: Target) -> ir.G
     return piece
 
 
-def _leaving(inner: ir.Body, inside: Collection[int]) -> list[ir.Value]:
+def _leaving(piece: ir.Graph, inside: Collection[int]) -> list[ir.Value]:
     """Return what the nodes `inside` write for others, in the order in which it leaves the integers."""
     found: dict[int, ir.Value] = {}
-    for node in inner:
+    chip = on_chip(piece)
+    for node in piece.graph:
         values = [ir.source(node)] if scaled_by_host(node) else node.outputs
-        found.update((id(v), v) for v in values if id(v.producer()) in inside and _leaves(v, node, inside))
+        given = node.op_type == QUANT.name and id(ir.producer(ir.source(node))) not in chip
+        there = chip if given else inside
+        found.update((id(v), v) for v in values if id(v.producer()) in inside and _leaves(v, node, there))
     return list(found.values())
 
 
-def _leaves(value: ir.Value, at: ir.Node, inside: Collection[int]) -> bool:
-    """Whether `value` leaves the nodes `inside` at the node `at`, which writes it or is the host's Dequant of it."""
+def _leaves(value: ir.Value, at: ir.Node, there: Collection[int]) -> bool:
+    """Whether `value` leaves at the node `at`, which writes it or is the host's Dequant of it.
+
+    there : the nodes that have the value without being handed it.
+    """
     if at is not value.producer() or at.op_type == DEQUANT.name or value.is_graph_output():
         return True
-    outside = [use.node for use in value.uses() if id(use.node) not in inside]
+    outside = [use.node for use in value.uses() if id(use.node) not in there]
     return any(not scaled_by_host(node) for node in outside)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..analysis.sensitivity.journal import Journal, hashed
 from ..errors import ConstraintError, DataError
@@ -193,7 +193,8 @@ class _Climb:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
         self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
-        self._known = {_key(record["attempt"]): record for record in journal.records(_PART) if _is_whole(record)}
+        labels = goal.max_drop is not None
+        self._known = {_key(r["attempt"]): r for r in journal.records(_PART) if _is_whole(r, labels)}
         #: The best attempt so far.
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
         self._calibrated: dict[str, Observed] = {}
@@ -351,13 +352,25 @@ def _key(attempt: Mapping[str, Any]) -> str:
     return json.dumps(attempt, sort_keys=True)
 
 
-def _is_whole(record: Mapping[str, Any]) -> bool:
-    """Whether a log's line has all that an attempt leaves there; one that has not is made again."""
-    numbers = ["seconds"] if "why" in record else ["seconds", "value", "bytes"]
-    told = isinstance(record.get("why"), str) if "why" in record else isinstance(record.get("macs"), dict)
+def _is_whole(record: Mapping[str, Any], labels: bool) -> bool:
+    """Whether a log's line has all that an attempt leaves there; one that has not is made again.
+
+    labels : whether attempts are compared with the float model's value, which a line then has to hold.
+    """
+    seconds, macs = record.get("seconds"), record.get("macs")
+    if not (isinstance(record.get("attempt"), dict) and _is_number(seconds) and math.isfinite(seconds)):
+        return False
+    if "why" in record:
+        return isinstance(record["why"], str)
+    counts = (record.get("bytes"), *macs.values()) if isinstance(macs, dict) else (None,)
+    numbers = (record.get("value"), *([record.get("float")] if labels else []))
     return (
-        isinstance(record.get("attempt"), dict)
-        and all(isinstance(record.get(key), int | float) for key in numbers)
-        and told
-        and ("why" in record or {"float", "ready"} <= record.keys())
+        isinstance(record.get("ready"), bool)
+        and all(_is_number(number) for number in (*counts, *numbers))
+        and all(isinstance(count, int) and count >= 0 for count in counts)
     )
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value of JSON is a number, and no integer that is too long for a float."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)

@@ -85,6 +85,13 @@ class Vendor:
         """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
         return ()
 
+    def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
+        """Return why the weights of the float `node` cannot have as few `bits`, None where they can.
+
+        Asked where an operator of the target has weights of so few bits and not all have (`Support.weight_bits`).
+        """
+        return None
+
     def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
         return ()
@@ -103,9 +110,9 @@ class Vendor:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
-    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
-        """Return how long the part for the chip takes; words as for `verdict`."""
-        raise ConfigError(f"nothing is known of the time on {target.name}; choose a chip")
+    def untimed(self, target: Target) -> str:
+        """Say why nothing is known of the time on a chip; empty where verdicts know it."""
+        return f"nothing is known of the time on {target.name}; choose a chip"
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
@@ -123,11 +130,13 @@ class Support:
     arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
     miscompiled : whether it packs and computes something else than the operator is meant to: a graph that has it is
     computed as the chip does, but the quantizer writes something else.
+    weight_bits : widths that its weights may have beside those of the target.
     """
 
     arithmetic: Arithmetic = Arithmetic()
     limits: Limits | None = None
     miscompiled: bool = False
+    weight_bits: tuple[int, ...] = ()
 
 
 def rows(
@@ -186,8 +195,18 @@ class Target:
         """Whether operands have 8 bits, and so biases 32."""
         return self.bits == (8,)
 
+    @property
+    def weight_widths(self) -> tuple[int, ...]:
+        """The widths that weights of some operator may have."""
+        more = {bits for row in self.ops.values() for bits in row.weight_bits}
+        return tuple(sorted({*self.bits, *more}))
+
+    def weight_bits(self, operator: str) -> tuple[int, ...]:
+        """Return the widths that the weights of `operator` may have."""
+        return tuple(sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())}))
+
     def with_op(self, operator: str, **columns: Any) -> Target:
-        """Return a copy in which `operator` has other `columns`: arithmetic, limits, miscompiled."""
+        """Return a copy in which `operator` has other `columns` of `Support`."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def runs(self, operator: str) -> bool:
@@ -315,7 +334,13 @@ class Target:
         words : as for `verdict`. ConfigError for a target of which nothing is known, and for a graph that does not
         pack.
         """
-        return self.vendor.latency(graph, self, words)
+        if unknown := self.vendor.untimed(self):
+            raise ConfigError(unknown)
+        verdict = self.verdict(graph, words).verdict
+        if verdict.time is None:
+            finding = next((f for f in verdict.findings if f.level == "packs"), None)
+            raise ConfigError(f"no time can be told of a graph that does not pack: {finding}")
+        return verdict.time
 
 
 def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:

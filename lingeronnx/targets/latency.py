@@ -29,7 +29,9 @@ class LayerTime:
     cycles : of the NPU, of what has a price. low, high : the range; high counts unpriced work at its bound, and the
     NPU's reading as slow as its copies were measured. start, wait : when it begins, and how long it then waits for its
     constants. dma : cycles of the transfer of these. moved : cycles of copies of its data from and to external memory,
-    which it waits for. priced : whether all of it has a price.
+    which it waits for. priced : whether all of it has a price. node : of the graph that it comes from.
+    overhead : of `cycles`, what passes before the first element of a call; calls : how many it makes. fetch : when the
+    transfer of its constants begins.
     """
 
     name: str
@@ -42,6 +44,15 @@ class LayerTime:
     dma: float = 0.0
     moved: float = 0.0
     priced: bool = True
+    node: str = ""
+    overhead: float = 0.0
+    calls: int = 0
+    fetch: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Cycles from its turn to its end."""
+        return self.wait + self.moved + self.cycles
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,16 @@ class Latency:
     def luna(self) -> float:
         """Cycles of the NPU, of all that has a price."""
         return sum(layer.cycles for layer in self.layers)
+
+    @property
+    def overhead(self) -> float:
+        """Of `luna`, the cycles before the first element of a call."""
+        return sum(layer.overhead for layer in self.layers)
+
+    @property
+    def calls(self) -> int:
+        """How many kernels are called."""
+        return sum(layer.calls for layer in self.layers)
 
     @property
     def waits(self) -> float:
@@ -87,7 +108,10 @@ class Latency:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
-        sums = {name: getattr(self, name) for name in ("luna", "moved", "waits", "total", "low", "high")}
+        sums = {
+            name: getattr(self, name)
+            for name in ("luna", "overhead", "calls", "moved", "waits", "total", "low", "high")
+        }
         return {
             "platform": self.platform,
             **sums,

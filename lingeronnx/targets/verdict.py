@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .latency import Latency
+
 __all__ = ["ArgumentChoice", "GraphCost", "VerdictFinding", "LayerCost", "Verdict"]
 
 
@@ -147,6 +149,11 @@ class Verdict:
     @property
     def cost(self) -> GraphCost | None:
         """What the graph costs on the chip; None where that is not known."""
+        return None
+
+    @property
+    def time(self) -> Latency | None:
+        """How long the graph takes on the chip; None where that is not known."""
         return None
 
 

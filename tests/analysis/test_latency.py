@@ -44,7 +44,7 @@ def test_data_in_external_memory_cost_copies(graph):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"platform": "venus"}, "published for arcs only"),
+        ({"platform": "venus"}, "nothing is published of the time on venus"),
         ({"platform": "generic"}, "nothing is known of the time on generic"),
         ({"packer_args": "-m 'x"}, "cannot be split into words"),
         ({"packer_args": "-p venus"}, "does not pack"),

@@ -17,13 +17,15 @@ from tests.cli.helpers import GAP, Here, samples, write_model
 
 
 def fails(here: Here, code: int, words: str, *args: object) -> Result:
-    """Run a command that must fail with `words` and leave every file as it was."""
+    """Run a command that must fail with `words` and leave every file as it was; a bug's archive is the only new one."""
     before = here.files()
     result = here(*args)
     assert result.exit_code == code, result.output
     assert words in result.stderr
     assert result.stdout == ""
-    assert here.files() == before
+    new = here.files().keys() - before.keys()
+    assert len(new) == (code == 70), new
+    assert {name: content for name, content in here.files().items() if name not in new} == before
     if code == 1:
         assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
     return result
@@ -78,6 +80,9 @@ SIMULATE = ("simulate", "tiny.onnx", "--input", "test.npz")
         ((*QUANTIZE, "--skip", "con"), "selector 'con' matches no node or tensor; did you mean 'conv'?"),
         ((*QUANTIZE, "--override", "conv"), "override 'conv': write SELECTOR=KEY:VALUE"),
         ((*QUANTIZE, "--override", "conv=calibratr:max"), "unknown key 'calibratr'"),
+        ((*QUANTIZE, "--weight-bits", "4"), "weight_bits 4 on platform venus: it computes in 8 bits only"),
+        ((*QUANTIZE, "--platform", "arcs", "--bits", "4"), "bits 4 on platform arcs: it computes in 8 bits only"),
+        ((*QUANTIZE, "--platform", "arcs", "--weight-bits", "16"), "it computes in 4, 8 bits only"),
         ((*QUANTIZE, "--override", "nope=scale:2^3"), "selector 'nope' matches no node or tensor"),
         ((*QUANTIZE, "--config", "key.yaml"), "unknown key 'calibrater'; did you mean 'calibrator'?"),
         ((*QUANTIZE, "--config", "cut.yaml"), "the configuration cut.yaml is not YAML"),

@@ -1,9 +1,11 @@
 """Copy small cases of a set of measured packer rows into this folder, with a reduced index.
 
-python tests/golden/choose_packer.py FOLDER        # FOLDER/NAME holds index.json of NAME: packer, executor
+python tests/golden/choose_packer.py FOLDER [NAME ..]
+
+FOLDER/NAME holds index.json of NAME: packer, executor, four_bits.
 
 Of every topic and platform of `packer` each seventh small graph is taken, with all its rows: both sides of most limits.
-Of `executor` all are taken but whole models.
+Of `executor` all are taken but whole models, of `four_bits` each third small graph, no trained nets.
 """
 
 import json
@@ -12,9 +14,14 @@ import sys
 from pathlib import Path
 
 #: Folder -> (its indices, bytes of the largest graph, one graph of how many, topics that are left out).
-SETS = {"packer": (("", "more"), 5000, 7, ()), "executor": (("",), 80000, 1, ("whole_models",))}
+SETS = {
+    "packer": (("", "more"), 5000, 7, ()),
+    "executor": (("",), 80000, 1, ("whole_models",)),
+    "four_bits": (("",), 6000, 3, ("w4_nets",)),
+}
 KEPT = ("id", "topic", "about", "file", "platform", "arguments", "packs", "error", "runs", "run_error",
         "equal_to_simulator", "simulator_note", "written_past_plan", "memory", "npz", "npz_keys")  # fmt: skip
+MORE = ("package_bytes", "package_bytes_8")  # of the sets that have them
 
 
 def choose(source: Path, target: Path) -> int:
@@ -35,7 +42,7 @@ def choose(source: Path, target: Path) -> int:
                     files.add(row["npz"])
                 else:
                     row["npz"] = None
-                rows.append({key: row.get(key) for key in KEPT})
+                rows.append({key: row.get(key) for key in KEPT} | {key: row[key] for key in MORE if key in row})
     for name in files:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, target / name)
@@ -48,5 +55,5 @@ def choose(source: Path, target: Path) -> int:
 
 
 if __name__ == "__main__":
-    for name in SETS:
+    for name in sys.argv[2:] or SETS:
         print(choose(Path(sys.argv[1]) / name, Path(__file__).parent / name), "rows of", name)

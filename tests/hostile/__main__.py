@@ -13,7 +13,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from tests.hostile import pool
+from tests.hostile import kept, pool
 from tests.hostile.calls import BAD
 from tests.hostile.case import Case
 from tests.hostile.kinds import KINDS, SPLICED, make
@@ -24,7 +24,8 @@ CORPUS = Path(__file__).parent / "corpus"
 def main(words=None):
     """Run the cases that are asked for, print the tables, return the exit code."""
     asked = _parser().parse_args(words)
-    pool.load()  # which compiles, where nothing is in the cache: no case's time
+    kept.keep()
+    pool.load(usual=not asked.corpus)  # which compiles, where nothing is in the cache: no case's time
     until = None if asked.seconds is None else time.monotonic() + asked.seconds
     if asked.corpus:
         cases = [((path.stem, 0), partial(Case.read, path)) for path in sorted(CORPUS.glob("*.zip"))]

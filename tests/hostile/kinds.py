@@ -39,6 +39,11 @@ def good_cases():
     yield Case(["compare", "m.onnx", "q.onnx", "--data", "d.npz", "-o", "c"], files)
 
 
+def usual_cases():
+    """Return cases whose work many others do once more: a difference in each tensor, and a host part as C."""
+    return [*(make("dumps", seed) for seed in range(50)), make("names", 6_000_002)]
+
+
 @cache
 def good(name):
     """Return the bytes of one of our files."""

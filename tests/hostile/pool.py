@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 
 from tests.hostile import calls
-from tests.hostile.kinds import good_cases
+from tests.hostile.kinds import good_cases, usual_cases
 
 __all__ = ["SECONDS", "load", "run"]
 
 SECONDS = 20  # of processor time for one case
 MEMORY = 2 << 30  # bytes that one case may take beside what the process has
 _ADDRESSES = 24 << 30  # bytes of addresses: an array of a hostile size is refused by the system, not tried
-_CASES = 400  # that a process runs before it is replaced
+_CASES = 1000  # that a process runs before it is replaced
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -50,7 +50,7 @@ def run(cases, processes, done, until=None, nice=10):
                     if workers[index].ended:
                         workers[index].close()
                         workers[index] = None
-            time.sleep(0.02)
+            time.sleep(0.1)
     finally:
         for worker in filter(None, workers):
             worker.close()
@@ -120,8 +120,11 @@ def _where(pid):
     return "?"
 
 
-def load():
-    """Load what the commands load and compile, so that processes begin with it; with one thread, as forks need."""
+def load(usual=False):
+    """Load what the commands load and compile, so that processes begin with it; with one thread, as forks need.
+
+    usual : run what many cases have in common, too.
+    """
     os.environ.update(OMP_NUM_THREADS="1", LINGERONNX_THREADS="1")
     import importlib
     import pkgutil
@@ -141,6 +144,11 @@ def load():
             for case in good_cases():
                 case.write(folder)
                 assert calls.outcome(case)["kind"] == "ok", case.call
+            for number, case in enumerate(usual_cases() if usual else ()):
+                case.write(str(number))
+                os.chdir(str(number))
+                calls.outcome(case)
+                os.chdir(folder)
         finally:
             os.chdir(before)
 

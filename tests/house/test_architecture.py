@@ -53,6 +53,7 @@ ALLOWED = {
     "api": None,
     "compat": None,
     "demo": None,  # below the command line, anything
+    "support": None,
     "cli": None,
     "__main__": {"cli"},
     "__init__": None,  # the public names
@@ -81,7 +82,7 @@ LAYERS = (
     ("quantization", "tuning"),
     ("api",),
     ("compat",),
-    ("__init__", "demo"),  # the public names, loaded when they are first used
+    ("__init__", "demo", "support"),  # the public names, loaded when they are first used
     ("cli",),
     ("__main__",),
 )

@@ -10,9 +10,9 @@ HOUSE = House(Path(__file__).parents[2])
 
 #: The most of each row; a row that is not here has no limit yet.
 MOST = {
-    "files of the largest package": 24,  # one for each command
-    "modules without a test of their name": 282,
-    "modules that no test names or imports": 141,
+    "files of the largest package": 19,
+    "modules without a test of their name": 281,
+    "modules that no test names or imports": 138,
     "names that several classes have": 0,
     "calls with eight positional arguments and more": 1,
     "modules named by adverbs": 0,

@@ -42,6 +42,8 @@ DAMAGED = {
     "a weight stored twice": (lambda m: m.graph.initializer.append(m.graph.initializer[0]), "'w' is defined twice"),
     "an opset of the future": (lambda m: setattr(m.opset_import[0], "version", 999), "opset 999; .* upgrade onnx"),
     "no opset": (lambda m: m.ClearField("opset_import"), "imports no opset for the standard domain"),
+    "two opsets": (lambda m: m.opset_import.add(version=7), "and opset 7 of the standard domain"),
+    "a negative opset": (lambda m: setattr(m.opset_import[0], "version", -(2**31) - 1), "opset -2147483649; the inst"),
     "an unknown domain": (lambda m: setattr(m.graph.node[0], "domain", "a.b"), "imports no opset for domain 'a.b'"),
     "a weight of another size": (lambda m: m.graph.initializer[0].dims.append(2), "holds 64 bytes, not 128"),
     "a negative size": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -4), "cannot be negative"),

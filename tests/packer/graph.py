@@ -8,6 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 BYTES = {TensorProto.FLOAT: 4, TensorProto.INT8: 1, TensorProto.UINT8: 1, TensorProto.INT16: 2, TensorProto.INT32: 4,
          TensorProto.INT64: 8}  # fmt: skip
+#: names of the third generation that the packer reads as those of the first
+LATER = {"QConv2d": "Conv2dInt", "w_bits": "parameter_bits", "x_bits": "data_bits"}
 MOVES = ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
 
 
@@ -88,7 +90,8 @@ def attributes(node):
     values = {}
     for attribute in node.attribute:
         value = helper.get_attribute_value(attribute)
-        values[attribute.name] = value.decode() if isinstance(value, bytes) else value
+        name = LATER.get(attribute.name, attribute.name)
+        values[name] = value.decode() if isinstance(value, bytes) else value
     return values
 
 
@@ -105,7 +108,8 @@ def read(model, batch):
             tensors[node.output[0]] = Tensor(node.output[0], array.shape, array.itemsize, None, array)
         else:
             name = node.name or f"{node.op_type}_{node.output[0]}"
-            nodes.append(Node(node.op_type, name, list(node.input), list(node.output), attributes(node)))
+            op = LATER.get(node.op_type, node.op_type)
+            nodes.append(Node(op, name, list(node.input), list(node.output), attributes(node)))
     inputs = []
     for value in proto.input:
         if value.name in tensors:

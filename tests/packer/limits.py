@@ -69,7 +69,7 @@ class Limits:
         self.need(node, weight.const is None or weight.const.dtype == np.int8, "the weight is not int8")
         good = (8, 32) if self.platform == "arcs" and node.op == "Conv2dInt" else (8, 16, 32)
         self.need(node, node.attrs["o_bits"] in good, f"o_bits {node.attrs['o_bits']}")
-        self.need(node, node.attrs["parameter_bits"] == 8, f"parameter_bits {node.attrs['parameter_bits']}")
+        self.need(node, node.attrs["parameter_bits"] in (4, 8), f"parameter_bits {node.attrs['parameter_bits']}")
 
     def _Conv2dInt(self, node, x, weight, *bias):
         self._layer(node, weight)

@@ -4,8 +4,7 @@ import dataclasses
 import math
 
 from tests.packer.graph import up
-from tests.packer.plan import STREAMED
-from tests.packer.work import row_parts, stored
+from tests.packer.work import STREAMED, row_parts, stored
 
 
 @dataclasses.dataclass

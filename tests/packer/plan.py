@@ -2,11 +2,11 @@
 
 import dataclasses
 
+from tests.packer import narrow
 from tests.packer.graph import up
 from tests.packer.places import places
-from tests.packer.work import Work, stored
+from tests.packer.work import STREAMED, Work, stored
 
-STREAMED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt", "LayerNormInt")
 IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -185,7 +185,9 @@ def plan(graph, settings, strategies=STRATEGIES):
         if item.root:
             offsets[item.name] = offsets[item.root]
     used = {name for node in graph.nodes for name in node.inputs}
-    constants = sum(t.size for t in graph.tensors.values() if t.const is not None and t.name in used)
+    sizes = {t.name: t.size for t in graph.tensors.values() if t.const is not None and t.name in used}
+    sizes |= narrow.halves(graph, settings.platform)
     return Plan(
-        totals.get("share-mem", 0), totals.get("psram", 0), offsets, {i.name: i for i in items}, constants, by_node
-    )
+        totals.get("share-mem", 0), totals.get("psram", 0), offsets, {i.name: i for i in items}, sum(sizes.values()),
+        by_node,
+    )  # fmt: skip

@@ -5,6 +5,8 @@ import math
 from tests.packer.graph import up
 
 SMALL = 65536
+#: what has its constants brought by the DMA
+STREAMED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt", "LayerNormInt")
 
 
 class Work:
@@ -203,29 +205,32 @@ def split_rows(row, height, stride, kernel):
 
 
 def stored(graph, node, index, platform):
-    """Return the bytes of constant input `index` of `node` as the package holds it."""
+    """Return the bytes of constant input `index` of `node` as the package holds it, 8 bits each."""
+    return up(padded(graph, node, index, platform), 16)
+
+
+def padded(graph, node, index, platform):
+    """Return the same before it is rounded up."""
     tensor = graph.tensors[node.inputs[index]]
     if index != 1 or node.op not in ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt"):
-        return tensor.size
+        return tensor.elements * tensor.bytes
     m, group = 4 if platform == "venusA" else 2, node.get("group", 1)
     n, c, *kernel = tensor.shape
     area = math.prod(kernel)
     if node.op == "ConvTranspose2dInt":
-        return up(up(c, m) * up(n, 8) * area, 16)
+        return up(c, m) * up(n, 8) * area
     if node.op == "Conv1dInt":
         if platform == "venus" and kernel[0] > 5:
-            return tensor.size
-        size = up(n, 16 if platform == "venus" else 8) * area if group > 1 else up(n, 2) * up(c, 8) * area
-        return up(size, 16)
+            return tensor.elements * tensor.bytes
+        return up(n, 16 if platform == "venus" else 8) * area if group > 1 else up(n, 2) * up(c, 8) * area
     if group > 1:
-        size = {"venus": up(n, 16) * area, "arcs": up(n, 8) * area, "venusA": up(n, 8) * up(kernel[0], 2) * kernel[-1]}[
+        return {"venus": up(n, 16) * area, "arcs": up(n, 8) * area, "venusA": up(n, 8) * up(kernel[0], 2) * kernel[-1]}[
             platform
         ]
-        return up(size, 16)
     one, limit = up(c, 8) * area, 8192 if platform == "arcs" else 32768
     outputs = up(n, m)
     if outputs * one > limit:
         most = limit // one // m * m
         count = math.ceil(n / most)
         outputs = up(math.ceil(n / count), m) * count
-    return up(outputs * one, 16)
+    return outputs * one

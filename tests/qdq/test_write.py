@@ -13,6 +13,7 @@ from lingeronnx import cli
 from lingeronnx.graph import ir
 from lingeronnx.qdq.difference import differences
 from lingeronnx.qdq.write import SCALES, scale_of, write
+from simulator import rows as instructions
 from tests import nets
 from tests.nets import NETS, Net, quantized, samples
 from tests.targets.luna.dialects.helpers import model, some
@@ -83,7 +84,11 @@ def test_the_oracle_is_onnxruntime_alone(optimized):
 
 @pytest.mark.parametrize("optimized", (False, True))
 def test_whole_models_agree(optimized):
-    """The classes of the digits, and all numbers within a few counts after nine layers."""
+    """The classes of the digits, and all numbers within a few counts after nine layers.
+
+    Where a processor has no instructions for products of bytes, onnxruntime's sums of two saturate in 16 bits.
+    """
+    exact = not optimized or (best := instructions.row()) is not None and best.name in ("avx512-vnni", "avx-vnni")
     made = lo.quantize("models/digits_cnn.onnx", "models/digits_calib.npz", platform="generic", effort="fast")
     found = write(made.graph)
     with np.load("models/digits_test.npz") as data:
@@ -91,7 +96,7 @@ def test_whole_models_agree(optimized):
     want = made(feed)
     got = integers(ir.to_proto(found.graph), {"input": feed}, ["logits"], optimized)["logits"]
     scale = made.plan.tensors["logits"].scale
-    assert np.abs((got - want) * scale).max() <= 3
+    assert np.abs((got - want) * scale).max() <= (3 if exact else 8)
     assert (got.argmax(1) == want.argmax(1)).mean() >= 0.995
 
 

@@ -93,6 +93,19 @@ def test_integers_go_from_chip_to_chip_as_they_are():
     assert {kinds[name] for name in handed} == {"INT8"}
 
 
+def test_what_a_quant_writes_stays_in_the_part():
+    """Two chip parts read what the host made; each has its Quant, and hands its integers to nobody."""
+    net = Net(3, 8, 8)
+    a = net.node("Erf", net.conv("x", (4, 3, 3, 3), pads=[1] * 4), out="a")
+    b = net.node("Erf", net.conv(a, (4, 4, 1, 1)))
+    c = net.node("Concat", net.conv(b, (2, 4, 1, 1)), a, axis=1)
+    result = quantized(net.graph(net.conv(c, (2, 6, 1, 1), out="y")), platform="venus", parts=1)
+    parts = parts_of(result.graph, result.platform)
+    assert [("a" in part.inputs) for part in parts.chip] == [False, True, True]
+    for part in parts.chip:
+        assert not {str(v.name) for n in part.graph.graph if n.op_type == "Quant" for v in n.outputs} & {*part.outputs}
+
+
 def test_every_node_runs_in_the_part_that_says_so_and_names_stay():
     result = quantized(shared_by_both(), platform="arcs", parts=1)
     parts = parts_of(result.graph, result.platform)

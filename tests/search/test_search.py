@@ -192,6 +192,18 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
 
 
 @pytest.mark.slow
+def test_an_attempt_whose_line_is_damaged_is_made_again(tmp_path):
+    base, goal, log = base_of(nets.residual(), platform="generic", weight_bits=4), Goal(min_sqnr=1.0), tmp_path / "log"
+    _, whole = search(base, goal, log=log)
+    head, line = log.read_text().splitlines()
+    for damage in ({"macs": {"8x8": {}}}, {"macs": {"8x8": -1}}, {"bytes": 10**400}, {"ready": None}, {"value": "1"}):
+        log.write_text("\n".join((head, json.dumps({**json.loads(line), **damage}), "")))
+        _, again = search(base, goal, log=log, resume=True)
+        assert [(t.measured, t.cost) for t in again.trials] == [(t.measured, t.cost) for t in whole.trials], damage
+        assert len(log.read_text().splitlines()) == 3, damage
+
+
+@pytest.mark.slow
 def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     """An interrupt in the third attempt ends the search with the better of the first two."""
     import lingeronnx.search.run as run

@@ -36,7 +36,7 @@ _SOURCES = {"Linear": "Gemm, MatMul"}
 
 def operators_markdown() -> str:
     """Return the page docs/operators.md."""
-    return "\n".join([_HEAD, BEGIN, "", *_table(), "", _KEY, "", *_limits(), *_faults(), END]) + "\n"
+    return "\n".join([_HEAD, BEGIN, "", *_table(), "", _KEY, "", *_limits(), *_narrow(), *_faults(), END]) + "\n"
 
 
 def _table() -> list[str]:
@@ -85,6 +85,21 @@ def _limits() -> list[str]:
         if rules:
             lines += [f"### {op.name}", "", *(f"- {', '.join(names)}: {text}" for text, names in rules.items()), ""]
     return lines
+
+
+def _narrow() -> list[str]:
+    """Return the operators whose weights may have fewer bits than all else on a platform."""
+    lines = ["## Narrow weights", "", "Operators whose weights may have fewer bits (`--weight-bits`):", ""]
+    for target in PLATFORMS:
+        by_width: dict[tuple[int, ...], list[str]] = {}
+        for name, row in target.ops.items():
+            if row.weight_bits:
+                by_width.setdefault(row.weight_bits, []).append(name)
+        lines += [
+            f"- {target.name}: {' and '.join(map(str, bits))} bits in {', '.join(sorted(names))}"
+            for bits, names in by_width.items()
+        ]
+    return [*lines, ""]
 
 
 def _faults() -> list[str]:

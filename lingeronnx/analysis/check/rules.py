@@ -146,11 +146,17 @@ def agreement(integer_node: IntegerNode, target: Target) -> object:
 
 
 def byte_results(integer_node: IntegerNode, target: Target) -> object:
-    """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
+    """operands are as wide as the chip has them, and the results of convolutions 8 bits | use 8 bits, or LinearInt for
+    wider results.
+    """
     if not target.bytes_only or "scale_w" not in integer_node.attrs:
         return None
-    narrow = ["parameter_bits"] if integer_node.form is LINEAR else ["parameter_bits", "o_bits"]
-    wrong = [f"{k} = {integer_node.attrs[k]}" for k in narrow if integer_node.attrs.get(k) not in (None, 8)]
+    known = {"parameter_bits": target.weight_bits(integer_node.form.name), "o_bits": (8,)}
+    if integer_node.form is LINEAR:
+        del known["o_bits"]
+    wrong = [
+        f"{k} = {integer_node.attrs[k]}" for k, bits in known.items() if integer_node.attrs.get(k) not in (None, *bits)
+    ]
     return ", ".join(wrong) or None
 
 

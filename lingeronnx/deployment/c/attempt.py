@@ -29,7 +29,7 @@ from .folder import crcs_of, described
 from .program import Array, BoardProgram, ChipPart
 from .vectors import HOST_TOLERANCE, PartVector, vectors_of
 
-__all__ = ["Proof", "Running", "attempt", "library", "replayed"]
+__all__ = ["Proof", "Running", "alike", "attempt", "blobs", "first_difference", "library", "replayed"]
 
 _COMPUTE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_void_p)
@@ -48,6 +48,7 @@ class Proof:
     host : the largest difference of a host part from onnxruntime, as a fraction of its output's range. integers :
     compared with onnxruntime as the host; differing : of them; largest : counts. tie : of the first difference of a
     call, the farthest that a value was from a tie, in counts. warnings : of the compiler, on the program's own C.
+    cores : what it takes on small cores, as lines.
     """
 
     calls: int = 0
@@ -58,6 +59,7 @@ class Proof:
     largest: int = 0
     tie: float = 0.0
     warnings: int = 0
+    cores: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
@@ -72,7 +74,7 @@ class Proof:
             f"{self.host:.1g} of their range of onnxruntime; the whole program equal bit for bit to a session with its "
             "own host parts"
         )
-        return [proved, plain + (more if self.differing else "")]
+        return [proved, plain + (more if self.differing else ""), *self.cores]
 
 
 class Running:
@@ -82,7 +84,7 @@ class Running:
         self._library = ctypes.CDLL(str(made))
         self.program = program
         self.seen: list[tuple[int, int, int, bytes]] = []
-        self._chips = {part.number: (part, runner) for part in program.chip}
+        self._chips = {part.number: (part, runner) for part in program.packages}
         self._error: Exception | None = None
         self._kept = [_COMPUTE(self._compute), _WATCH(self._show)]
         self._library.standin_compute(self._kept[0])
@@ -143,7 +145,7 @@ def sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, 
     include, up = f"-I{stand_in()}", program.prefix.upper()
     own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
     found = [(folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")]
-    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.host)]
+    return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.functions)]
 
 
 def library(program: BoardProgram, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:
@@ -292,21 +294,21 @@ def _wrong(
                 raw = shown.get((number, output, port))
                 if raw is None:
                     failed.append(f"{part.name} did not run")
-                elif not _alike(raw, array):
+                elif not alike(raw, array):
                     word = "output" if output else "input"
-                    failed.append(f"{part.name}, {word} {port}: {_first(raw, array)}")
+                    failed.append(f"{part.name}, {word} {port}: {first_difference(raw, array)}")
         if failed:
             return failed[:1]
         if not isinstance(part, ChipPart) and plain is not None:
             failed += _host(proof, part.name, part.targets, plain, vector)
     for end in program.outputs:
         wanted, have = _made(want)[end.tensor], outputs[end.tensor].tobytes()
-        if not _alike(have, wanted):
-            failed.append(f"output '{end.tensor}': {_first(have, wanted)}")
+        if not alike(have, wanted):
+            failed.append(f"output '{end.tensor}': {first_difference(have, wanted)}")
     return failed
 
 
-def _alike(raw: bytes, array: np.ndarray) -> bool:
+def alike(raw: bytes, array: np.ndarray) -> bool:
     """Whether bytes are the array; any no-number is as good as another."""
     if raw == np.ascontiguousarray(array).tobytes():
         return True
@@ -316,7 +318,8 @@ def _alike(raw: bytes, array: np.ndarray) -> bool:
     )
 
 
-def _first(raw: bytes, array: np.ndarray) -> str:
+def first_difference(raw: bytes, array: np.ndarray) -> str:
+    """Return where bytes differ from the array that they should be, in words."""
     have, flat = np.frombuffer(raw, array.dtype), array.reshape(-1)
     if have.size != flat.size:
         return f"{have.size} elements, expected {flat.size}"

@@ -17,11 +17,13 @@ from .program import BoardProgram
 from .source import _CODES, Memory
 from .vectors import PartVector
 
-__all__ = ["HOST_FLAGS", "OWN_FLAGS", "compiled", "compiler", "containers", "stand_in"]
+__all__ = ["HOST_FLAGS", "OWN_FLAGS", "SANITIZERS", "called", "compiled", "compiler", "containers", "stand_in"]
 
 #: How the program's own C is compiled, without a warning, and the generated C of the host's parts.
 OWN_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-ffp-contract=off")
 HOST_FLAGS = ("-std=c99", "-Wall", "-ffp-contract=off")
+#: What finds a byte written past an array, and what C leaves undefined.
+SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def compiler() -> list[str]:
@@ -47,16 +49,17 @@ def compiled(
     cc, objects, said = compiler(), [], ""
     for number, (source, own) in enumerate(sources):
         made_object = made.parent / f"{made.name}.{number}.o"
-        said += _called([*cc, *own, *flags, "-c", "-o", str(made_object), str(source)])
+        said += called([*cc, *own, *flags, "-c", "-o", str(made_object), str(source)])
         objects.append(str(made_object))
     shared = ["-shared"] if made.suffix == ".so" else []
-    said += _called([*cc, *flags, *shared, "-o", str(made), *objects, *libraries, "-lm"])
+    said += called([*cc, *flags, *shared, "-o", str(made), *objects, *libraries, "-lm"])
     for item in objects:
         Path(item).unlink()
     return said
 
 
-def _called(words: Sequence[str]) -> str:
+def called(words: Sequence[str]) -> str:
+    """Return what a compiler says; ConfigError with its first error where it fails."""
     done = subprocess.run(list(words), capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
@@ -72,10 +75,10 @@ def containers(
     calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback.
     """
     memory, found = Memory(program), {}
-    for part in program.chip:
-        index = program.parts.index(part)
+    for part in program.packages:
+        steps = [index for index, one in enumerate(program.parts) if one.first == part.first]
         sizes = memory.shared_of[part.name], memory.psram_of[part.name] - 4096
-        counts = len(part.inputs), len(part.outputs), len(calls)
+        counts = len(part.inputs), len(part.outputs), len(calls) * len(steps)
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.number)
         body += struct.pack("<IIIIII", *sizes, *counts, 0)
         body += b"".join(
@@ -85,8 +88,8 @@ def containers(
             )
             for port in (*part.inputs, *part.outputs)
         )  # fmt: skip
-        for call in calls:
-            for array in (*call[index].inputs, *call[index].outputs):
+        for vector in (call[index] for call in calls for index in steps):
+            for array in (*vector.inputs, *vector.outputs):
                 raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
                 body += raw + bytes(-len(raw) % 8)
         words = part.choice.words

@@ -22,16 +22,16 @@ __all__ = ["described", "package_files", "pack_script", "write_golden_calls", "w
 
 def package_files(program: BoardProgram, many: bool) -> list[str]:
     """Return the files that `init` takes."""
-    if many and len(program.chip) > 1:
-        return [f"{program.stem}_{part.name}.pkg" for part in program.chip]
+    if many and len(program.packages) > 1:
+        return [f"{program.stem}_{part.name}.pkg" for part in program.packages]
     return [f"{program.stem}.pkg"]
 
 
 def pack_script(made: Path, program: BoardProgram, target: Target, many: bool) -> tuple[str, list[str]]:
     """Return pack.sh and the packer's lines; the graphs of the chip's parts are in `made`."""
     blobs, parts = package_files(program, many), []
-    alone = len(program.chip) == 1
-    for part in program.chip:
+    alone = len(program.packages) == 1
+    for part in program.packages:
         package = f"{program.stem}.pkg" if alone else f"{program.stem}_{part.name}.pkg"
         command = target.vendor.command(part.choice.words, part.file, package)
         head = header(program.platform, part.number, _crc(made, part), arguments_crc(part.choice.words))
@@ -46,7 +46,7 @@ def _crc(made: Path, part: ChipPart) -> int:
 
 def crcs_of(made: Path, program: BoardProgram) -> dict[str, int]:
     """Return the CRC-32 of the chip parts' files."""
-    return {part.name: _crc(made, part) for part in program.chip}
+    return {part.name: _crc(made, part) for part in program.packages}
 
 
 def write_program(made: Path, program: BoardProgram, runs: Sequence[PartRun], many: bool, constants: str) -> None:
@@ -60,7 +60,7 @@ def write_program(made: Path, program: BoardProgram, runs: Sequence[PartRun], ma
         f"{stem}_selftest.c": selftest_c(program, vectors_of(program, runs)),
         "main.c": main_c(program),
     }
-    for part in program.host:
+    for part in program.functions:
         texts[f"{stem}_{part.name}.c"] = part.source.text
     sources = [name for name in texts if name.endswith(".c") and name != "main.c"]
     values = substitutions(program) | {
@@ -97,7 +97,7 @@ def described(program: BoardProgram) -> dict[str, Any]:
         "shared_bytes": memory.shared,
         "psram_bytes": memory.psram,
         "operations": sum(part.operations for part in program.host),
-        "host_weights": sum(part.source.weights for part in program.host),
+        "host_weights": sum(part.source.weights for part in program.functions),
         "parts": [
             {
                 "name": part.name,
@@ -106,7 +106,7 @@ def described(program: BoardProgram) -> dict[str, Any]:
                 "inputs": [[a.tensor, a.dtype, list(a.shape)] for a in part.sources],
                 "outputs": [[a.tensor, a.dtype, list(a.shape)] for a in part.targets],
                 **({} if isinstance(part, ChipPart) else {
-                    "source": f"{program.stem}_{part.name}.c", "function": f"{program.prefix}_{part.name}",
+                    "source": f"{program.stem}_{part.first}.c", "function": f"{program.prefix}_{part.first}",
                     "scratch": part.source.scratch,
                 }),
             }

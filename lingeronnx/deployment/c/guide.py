@@ -10,9 +10,6 @@ from .source import Memory
 
 __all__ = ["guide"]
 
-#: Bytes of a host part from which on it is named as large.
-LARGE = 100_000
-
 
 def guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[str]:
     """Return the lines. sizes : bytes by file."""
@@ -47,16 +44,19 @@ def _summary(program: BoardProgram) -> Iterator[str]:
     )
     yield f"Packages: `{p}_init()` takes {up}_PACKAGES of them from memory, each beginning at a multiple of 64 bytes."
     yield f"It follows the interface of executor {EXECUTOR}; it was never run on a board."
-    for part in program.host:
-        if part.source.weights >= LARGE:
+    for part in program.functions:
+        if part.source.large:
             yield (
-                f"Note: {part.name} has {part.source.weights:,} bytes of weights: on a small core it is the bottleneck."
+                f"Note: {part.name} has {part.source.weights:,} bytes of weights and takes {part.operations:,} float "
+                "operations a call: on a small core it is the bottleneck."
             )
 
 
 def _parts(program: BoardProgram) -> Iterator[str]:
     for part in program.parts:
-        if isinstance(part, ChipPart):
+        if part.first != part.name:
+            yield f"| {part.name} | as {part.first} | 0 | {0 if isinstance(part, ChipPart) else part.operations} | |"
+        elif isinstance(part, ChipPart):
             held = sum(
                 v.const_value.nbytes for v in part.graph.graph.initializers.values() if v.const_value is not None
             )
@@ -67,7 +67,7 @@ def _parts(program: BoardProgram) -> Iterator[str]:
 
 def _memory(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     memory, up = Memory(program), program.prefix.upper()
-    weights = sum(part.source.weights for part in program.host)
+    weights = sum(part.source.weights for part in program.functions)
     vector = sizes.get(f"{program.stem}_selftest.c", 0)
     yield "| memory | bytes | |"
     yield "|---|---:|---|"
@@ -86,7 +86,7 @@ def _memory(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
 
 def _build(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     own = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
-    own += [f"`{program.stem}_{part.name}.c`" for part in program.host]
+    own += [f"`{program.stem}_{part.name}.c`" for part in program.functions]
     yield (
         f"For a board, compile {', '.join(own)} as C99 with the executor's `thinker/thinker.h` on the "
         "include path, with"

@@ -23,6 +23,8 @@ __all__ = ["EXTRA", "GENERATOR", "HostSource", "available", "fixed", "host_sourc
 
 #: The generator, and the one release whose output is understood here.
 GENERATOR, RELEASE = "emx-onnx-cgen", "1.4.0"
+#: Bytes of weights from which on a host part is named as large.
+LARGE = 100_000
 EXTRA = "pip install 'lingeronnx[c]'"
 
 _DECLARED = re.compile(r"(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[\d+\])+);")
@@ -47,6 +49,11 @@ class HostSource:
     declaration: str
     scratch: int
     weights: int
+
+    @property
+    def large(self) -> bool:
+        """Whether its weights make it the bottleneck of a small core."""
+        return self.weights >= LARGE
 
 
 def available() -> str | None:

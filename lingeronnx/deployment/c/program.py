@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -67,12 +67,14 @@ class Array:
 class ChipPart:
     """A part that is packed.
 
-    number : of the package, from 0. file : the graph's. inputs, outputs : ports of the package. sources, targets : the
-    tensors of the whole graph that they are made of, or become. quantized, dequantized : by port, whether a Quant or a
-    Dequant stands there. exact_half : by input, whether the half is added without rounding (scales below 1).
+    first : the part that this one is equal to but for its tensors' names, itself where it is the first: equal parts are
+    one package. number : of the package, from 0. file : the graph's. inputs, outputs : ports of the package. sources,
+    targets : the tensors of the whole graph that they are made of, or become. quantized, dequantized : by port, whether
+    a Quant or a Dequant stands there.
     """
 
     name: str
+    first: str
     number: int
     file: str
     graph: ir.Graph
@@ -92,9 +94,10 @@ class ChipPart:
 
 @dataclass(frozen=True)
 class HostPart:
-    """A part of float operators. operations : float operations of a call, about."""
+    """A part of float operators. operations : float operations of a call, about. first : as of a chip part."""
 
     name: str
+    first: str
     file: str
     model: onnx.ModelProto
     source: HostSource
@@ -132,6 +135,21 @@ class BoardProgram:
         """Its host parts."""
         return tuple(part for part in self.parts if isinstance(part, HostPart))
 
+    @property
+    def kinds(self) -> tuple[ChipPart | HostPart, ...]:
+        """Its parts that are equal to none before them."""
+        return tuple(part for part in self.parts if part.first == part.name)
+
+    @property
+    def packages(self) -> tuple[ChipPart, ...]:
+        """Its chip parts that are equal to none before them, in the order of their packages."""
+        return tuple(part for part in self.kinds if isinstance(part, ChipPart))
+
+    @property
+    def functions(self) -> tuple[HostPart, ...]:
+        """Its host parts that are equal to none before them."""
+        return tuple(part for part in self.kinds if isinstance(part, HostPart))
+
 
 def program_of(
     parts: Parts,
@@ -142,12 +160,13 @@ def program_of(
     stem: str,
     choices: Mapping[str, ArgumentChoice],
     files: Mapping[str, str],
+    equal: Mapping[str, str],
 ) -> BoardProgram:
     """Return the program of `parts`, with the sizes of one run of them.
 
     state : {output: input} of the whole graph. choices, files : the packer's arguments of chip parts, the ONNX
-    files of all. Raises ConstraintError
-    for a graph whose outputs are inputs, and as `host_source` and `ports_of` do.
+    files of all. equal : {part: the first that is equal to it}. Raises ConstraintError for a graph whose outputs are
+    inputs, and as `host_source` and `ports_of` do.
     """
     prefix = identifier(stem)
     arrays: dict[str, Array] = {}
@@ -158,11 +177,17 @@ def program_of(
     for run in runs:
         sources = tuple(arrays[name] for name in run.part.inputs)
         targets = tuple(arrays[name] for name in run.part.outputs)
-        number = sum(isinstance(part, ChipPart) for part in made)
-        if run.part.chip:
-            made.append(_chip(run, number, files[run.part.name], choices[run.part.name], sources, targets))
+        name = run.part.name
+        before = next((part for part in made if part.name == equal[name]), None)
+        if before is not None and isinstance(before, HostPart):
+            made.append(replace(before, name=name, sources=sources, targets=targets))
+        elif run.part.chip:
+            number = sum(isinstance(part, ChipPart) and part.first == part.name for part in made)
+            chip = _chip(run, files[name], choices[equal[name]], sources, targets)
+            number = before.number if before is not None else number
+            made.append(replace(chip, first=equal[name], number=number))
         else:
-            made.append(_host(run, f"{prefix}_{run.part.name}", files[run.part.name], sources, targets))
+            made.append(_host(run, f"{prefix}_{name}", files[name], sources, targets))
     written = {array.tensor for part in made for array in part.targets}
     ends = [str(v.name) for v in parts.whole.graph.outputs]
     if lost := [name for name in ends if name not in written]:
@@ -189,7 +214,6 @@ def program_of(
 
 def _chip(
     run: PartRun,
-    number: int,
     file: str,
     choice: ArgumentChoice,
     sources: tuple[Array, ...],
@@ -210,7 +234,8 @@ def _chip(
     dequantized = tuple(_behind_dequant(value) for value in graph.graph.outputs)
     return ChipPart(
         name=run.part.name,
-        number=number,
+        first=run.part.name,
+        number=0,
         file=file,
         graph=graph,
         choice=choice,
@@ -232,7 +257,7 @@ def _host(run: PartRun, name: str, file: str, sources: tuple[Array, ...], target
     model = ir.to_proto(run.part.graph)
     source = host_source(model, name, list(run.inputs.values()), list(run.outputs.values()))
     operations = _operations(fixed(model, list(run.inputs.values()), list(run.outputs.values())))
-    return HostPart(run.part.name, file, model, source, sources, targets, operations)
+    return HostPart(run.part.name, run.part.name, file, model, source, sources, targets, operations)
 
 
 def _operations(model: onnx.ModelProto) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
 
+from .call import CallText, names_of, quantizer
 from .packages import EXECUTOR, arguments_crc
-from .program import Array, BoardProgram, ChipPart, HostPart, c_type, integers, words
+from .program import BoardProgram, ChipPart, c_type
 
-__all__ = ["Memory", "filled", "host_header", "model_c", "model_h", "names_of", "substitutions"]
+__all__ = ["Memory", "filled", "host_header", "model_c", "model_h", "substitutions"]
 
 _CODES = {
     "int8": 0x6901, "int16": 0x6902, "int32": 0x6904, "int64": 0x6908, "uint8": 0x7501, "uint16": 0x7502,
@@ -23,10 +24,10 @@ class Memory:
     """Bytes of static memory, as planned. common : of shared memory that the parts take in turn."""
 
     def __init__(self, program: BoardProgram) -> None:
-        costs = [(part, part.choice.verdict.cost) for part in program.chip]
+        costs = [(part, part.choice.verdict.cost) for part in program.packages]
         sizes = {part.name: 0 if cost is None else math.ceil(cost.shared / 64) * 64 for part, cost in costs}
-        self.common = max((sizes[p.name] for p in program.chip if not p.own_shared), default=0)
-        self.shared = self.common + sum(sizes[p.name] for p in program.chip if p.own_shared)
+        self.common = max((sizes[p.name] for p in program.packages if not p.own_shared), default=0)
+        self.shared = self.common + sum(sizes[p.name] for p in program.packages if p.own_shared)
         # Beside what is planned there, the executor's own objects: about 8.3 kB and 132 bytes a tensor on a PC.
         self.psram_of = {
             part.name: math.ceil(((0 if cost is None else cost.psram) + 10240 + 160 * _tensors(part)) / 64) * 64
@@ -45,136 +46,6 @@ def filled(template: str, values: Mapping[str, object]) -> str:
     """Return a file of `templates/` with its places filled in."""
     text = files(__package__).joinpath("templates", template).read_text(encoding="utf-8")
     return Template(text).substitute({key: str(value) for key, value in values.items()})
-
-
-def names_of(arrays: Sequence[Array], start: str) -> dict[str, str]:
-    """Return {tensor: its C name}, each once."""
-    found: dict[str, str] = {}
-    for array in arrays:
-        name = f"{start}_{words(array.tensor)}"
-        found[array.tensor] = name if name not in found.values() else f"{name}_{len(found)}"
-    return found
-
-
-class _CallText:
-    """The C of one call."""
-
-    def __init__(self, program: BoardProgram) -> None:
-        self.program = program
-        self.ins, self.outs = names_of(program.inputs, "in"), names_of(program.outputs, "out")
-        self.states = {one.tensor: f"state{k}" for k, (one, _) in enumerate(program.states)}
-        self.shifts = self._taken()
-
-    def _taken(self) -> dict[str, tuple[str, int]]:
-        """Return {input: (integer type, shift)} of what only one Quant, or several alike, read."""
-        found: dict[str, set[tuple[str, int] | None]] = {array.tensor: set() for array in self.program.inputs}
-        for part in self.program.parts:
-            for index, array in enumerate(part.sources):
-                if array.tensor in found:
-                    port = part.inputs[index] if isinstance(part, ChipPart) and part.quantized[index] else None
-                    found[array.tensor].add(None if port is None or port.shift is None else (port.dtype, port.shift))
-        return {name: one for name, kinds in found.items() if len(kinds) == 1 and (one := next(iter(kinds)))}
-
-    def place(self, array: Array, const: bool = True) -> str:
-        """Return a pointer to a tensor between parts."""
-        kind = c_type(array.dtype)
-        if array.tensor in self.ins:
-            return self.ins[array.tensor]
-        if array.tensor in self.outs:
-            return self.outs[array.tensor]
-        if array.tensor in self.states:
-            return self.states[array.tensor]
-        return f"({'const ' if const else ''}{kind} *)AT({self.program.places[array.key]})"
-
-    def parameters(self, quantized: bool) -> list[str]:
-        """Return those of `run` and `run_q`."""
-        found = []
-        for array in self.program.inputs:
-            kind = c_type(array.dtype)
-            if quantized and array.tensor in self.shifts:
-                kind = f"{self.shifts[array.tensor][0]}_t"
-            found.append(f"const {kind} *{self.ins[array.tensor]}")
-        return [*found, *(f"{c_type(a.dtype)} *{self.outs[a.tensor]}" for a in self.program.outputs)]
-
-    def inner(self) -> list[str]:
-        """Return the parameters of the function behind both: an input as floats or as integers, one of them NULL."""
-        found = []
-        for array in self.program.inputs:
-            name = self.ins[array.tensor]
-            found.append(f"const {c_type(array.dtype)} *{name}")
-            if array.tensor in self.shifts:
-                found.append(f"const {self.shifts[array.tensor][0]}_t *q_{name}")
-        return [*found, *(f"{c_type(a.dtype)} *{self.outs[a.tensor]}" for a in self.program.outputs)]
-
-    def call(self, quantized: bool) -> str:
-        """Return the arguments to the function behind both."""
-        found = []
-        for array in self.program.inputs:
-            name, both = self.ins[array.tensor], array.tensor in self.shifts
-            found.append("NULL" if both and quantized else name)
-            if both:
-                found.append(name if quantized else "NULL")
-        return ", ".join([*found, *self.outs.values()])
-
-    def steps(self) -> Iterator[str]:
-        """Yield the lines of one call."""
-        for number, part in enumerate(self.program.parts):
-            yield ""
-            yield f"    /* {part.name} */"
-            yield from self._chip(number, part) if isinstance(part, ChipPart) else self._host(number, part)
-        if self.program.states:
-            yield ""
-            yield "    /* what the next call begins with */"
-        for one, two in self.program.states:
-            yield f"    memcpy({self.states[one.tensor]}, {self.place(two)}, sizeof {self.states[one.tensor]});"
-
-    def _chip(self, number: int, part: ChipPart) -> Iterator[str]:
-        for index, (array, port) in enumerate(zip(part.sources, part.inputs, strict=True)):
-            source = self.place(array)
-            if part.quantized[index]:
-                offset = self.program.places[integers(part, index)]
-                rule = quantizer(port.dtype, port.shift or 0)
-                made = f"{rule}({source}, ({port.dtype}_t *)AT({offset}), {port.elements}, {scale(port.shift or 0)});"
-                if array.tensor in self.shifts:
-                    yield f"    if (q_{source} != NULL) memcpy(AT({offset}), q_{source}, {port.bytes});"
-                    yield f"    else {made}"
-                else:
-                    yield f"    {made}"
-                source = f"AT({offset})"
-            yield f"    inputs[{index}] = {source};"
-            yield f"    SHOW({number}, 0, {index}, inputs[{index}], {port.bytes});"
-        yield f"    rc = forward({part.number}, inputs);"
-        yield f"    if (rc != {self.program.prefix.upper()}_OK) return rc;"
-        for index, (array, port) in enumerate(zip(part.targets, part.outputs, strict=True)):
-            yield f"    rc = output_of({part.number}, {index}, &found);"
-            yield f"    if (rc != {self.program.prefix.upper()}_OK) return rc;"
-            yield f"    SHOW({number}, 1, {index}, found, {port.bytes});"
-            place = self.place(array, const=False)
-            if part.dequantized[index]:
-                kind, factor = f"{port.dtype}_t", scale(-(port.shift or 0))
-                yield f"    dequantize_{port.dtype}((const {kind} *)found, {place}, {port.elements}, {factor});"
-            else:
-                yield f"    memcpy({place}, found, {port.bytes});"
-
-    def _host(self, number: int, part: HostPart) -> Iterator[str]:
-        for index, array in enumerate(part.sources):
-            yield f"    SHOW({number}, 0, {index}, {self.place(array)}, {array.bytes});"
-        scratch = f"{part.name}.scratch"
-        room = f"AT({self.program.places[scratch]})" if scratch in self.program.places else "NULL"
-        given = [*(self.place(a) for a in part.sources), *(self.place(a, const=False) for a in part.targets), room]
-        yield f"    {self.program.prefix}_{part.name}({', '.join(given)});"
-        for index, array in enumerate(part.targets):
-            yield f"    SHOW({number}, 1, {index}, {self.place(array)}, {array.bytes});"
-
-
-def scale(shift: int) -> str:
-    """Return 2^shift as a C literal."""
-    return f"0x1p{shift:+d}f"
-
-
-def quantizer(dtype: str, shift: int) -> str:
-    """Return the border function of a Quant: the half is added in float32 as the NPU does, exactly below scale 1."""
-    return f"quantize_{dtype}" if dtype == "int8" and shift >= 0 else f"quantize_{dtype}_exact"
 
 
 _LIMITS = {"int8": ("127", "-128"), "int16": ("32767", "-32768"), "int32": ("2147483648", "-2147483648")}
@@ -233,14 +104,16 @@ def _dequantize(dtype: str) -> str:
 
 def model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     """Return model.c. crcs : CRC-32 of the chip parts' files."""
-    writer, p, up = _CallText(program), program.prefix, program.prefix.upper()
+    writer, p, up = CallText(program), program.prefix, program.prefix.upper()
     quantized = bool(writer.shifts)
     inner = ", ".join(writer.inner())
     lines = [f"static int run({inner})", "{"]
     if program.chip:
         most = max(len(part.inputs) for part in program.chip)
         lines += [f"    const void *inputs[{most}];", "    const void *found = NULL;", "    int rc;"]
-    lines += [f"    if (!ready) return {up}_NOT_READY;", *writer.steps(), f"    return {up}_OK;", "}", ""]
+    steps = list(writer.steps())
+    lines += ["    int step;"] * any("step++" in line for line in steps)
+    lines += [f"    if (!ready) return {up}_NOT_READY;", *steps, f"    return {up}_OK;", "}", ""]
     lines += [f"int {p}_run({', '.join(writer.parameters(False))})", "{", f"    return run({writer.call(False)});", "}"]
     if quantized:
         lines += ["", f"int {p}_run_q({', '.join(writer.parameters(True))})", "{"]
@@ -254,7 +127,7 @@ def model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
             for one, _ in program.states
         ),
         "ports": _ports(program, crcs),
-        "chips": len(program.chip),
+        "chips": len(program.packages),
         "borders": _borders(program),
         "run": "\n".join(lines),
     }
@@ -270,8 +143,10 @@ def _single(program: BoardProgram) -> Iterator[str]:
     yield "    int rc;"
     yield f"    if (!ready) return {up}_NOT_READY;"
     yield "    switch (part) {"
-    for number, part in enumerate(program.parts):
-        yield f"    case {number}: /* {part.name} */"
+    for part in program.kinds:
+        for number, equal in enumerate(program.parts):
+            if equal.first == part.name:
+                yield f"    case {number}: /* {equal.name} */"
         if isinstance(part, ChipPart):
             yield f"        rc = forward({part.number}, inputs);"
             yield f"        if (rc != {up}_OK) return rc;"
@@ -297,7 +172,7 @@ def _single(program: BoardProgram) -> Iterator[str]:
 
 def _ports(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     lines, table = [], []
-    for part in program.chip:
+    for part in program.packages:
         name = f"ports_of_{part.name}"
         lines.append(f"static const port {name}[] = {{")
         for port in (*part.inputs, *part.outputs):
@@ -331,11 +206,11 @@ def substitutions(program: BoardProgram) -> dict[str, object]:
 
 def model_h(program: BoardProgram, packages: int, header: str) -> str:
     """Return model.h. packages : number of blobs. header : the constants of inputs and outputs."""
-    writer, up, memory = _CallText(program), program.prefix.upper(), Memory(program)
+    writer, up, memory = CallText(program), program.prefix.upper(), Memory(program)
     sizes = [
         (f"{up}_PACKAGES", packages, "blobs that init takes"),
         (f"{up}_PARTS", len(program.parts), "parts, in the order in which they run"),
-        (f"{up}_CHIP_PARTS", len(program.chip), "of them on the chip"),
+        (f"{up}_CHIP_PARTS", len(program.packages), "packages of chip parts; equal parts share one"),
         (f"{up}_ARENA_BYTES", program.arena, "static RAM between the parts, host scratch included"),
         (f"{up}_STATE_BYTES", memory.states, "static RAM of states"),
         (f"{up}_COMMON_BYTES", memory.common, "of shared memory, taken by the parts in turn"),
@@ -384,7 +259,7 @@ def host_header(program: BoardProgram) -> str:
         "#include <stdbool.h>",
         "#include <stdint.h>",
         "",
-        *(f"{part.source.declaration};" for part in program.host),
+        *(f"{part.source.declaration};" for part in program.functions),
         "",
         f"#endif /* {guard} */",
     ]

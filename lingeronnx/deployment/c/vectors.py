@@ -9,8 +9,9 @@ import numpy as np
 
 from ...run.in_parts import PartRun
 from ..dumps import dump_name
+from .call import names_of
 from .program import Array, BoardProgram, ChipPart, HostPart, c_type
-from .source import filled, names_of, substitutions
+from .source import filled, substitutions
 
 __all__ = ["PartVector", "host_tolerance", "main_c", "selftest_c", "vectors_of"]
 
@@ -54,6 +55,8 @@ def selftest_c(program: BoardProgram, vectors: Sequence[PartVector]) -> str:
     """Return model_selftest.c."""
     arrays, tables, rows, room, most = [], [], [], 16, 1
     for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
+        if part.first != part.name:
+            continue  # what is equal is tried once
         names: dict[str, list[str]] = {"in": [], "out": []}
         for word, side in (("in", vector.inputs), ("out", vector.outputs)):
             for index, array in enumerate(side):
@@ -74,10 +77,10 @@ def selftest_c(program: BoardProgram, vectors: Sequence[PartVector]) -> str:
         )
         room = max(room, sum(-(-a.nbytes // 16) * 16 for a in vector.outputs))
         most = max(most, len(vector.outputs))
-    count = f"{program.prefix.upper()}_PARTS"
     values = substitutions(program) | {
+        "kinds": len(program.kinds),
         "arrays": "\n".join(arrays),
-        "vectors": "\n".join([*tables, "", f"static const vector vectors[{count}] = {{", *rows, "};", ""]),
+        "vectors": "\n".join([*tables, "", f"static const vector vectors[{len(program.kinds)}] = {{", *rows, "};", ""]),
         "room": room,
         "most": most,
     }
@@ -137,6 +140,7 @@ def main_c(program: BoardProgram) -> str:
             compares += ["        return 1;", "    }"]
     values = substitutions(program) | {
         "tolerance": repr(program.tolerance),
+        "kinds": len(program.kinds),
         "buffers": "\n".join([*buffers, ""]),
         "names": "".join(f'        "{name}",\n' for name in _dump_names(program)[0]),
         "first": ", ".join(map(str, _dump_names(program)[1])),

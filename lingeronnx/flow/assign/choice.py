@@ -10,6 +10,7 @@ from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
 from ...plan.config import QuantConfig
+from ...targets import Target
 from ..observe.statistics import TensorStats, Through
 from ..partition import Partition
 from ..prepare.preparation import Prepared
@@ -28,6 +29,7 @@ class ScaleChoice:
     activations of at most 8 bits have zero points, where all operators around take them.
     own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
     held : {tensor or weight: how it is held, whatever calibration would say}
+    wide : {weight that has more bits than it was told, as the target has no fewer there: (its node, why)}
     """
 
     mode: str
@@ -39,6 +41,7 @@ class ScaleChoice:
     weight_scales: str = "tensor"
     asymmetric: bool = False
     held: Mapping[str, Affine] = field(default_factory=dict)
+    wide: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def of(self, names: Iterable[str], bits: int) -> TensorSetting:
         """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
@@ -104,14 +107,16 @@ def choice_for(prepared: Prepared, parts: Partition) -> ScaleChoice:
     """Return how the scales of `parts` are chosen."""
     conf = prepared.conf
     wide = wide_states(parts, conf.state, prepared.target) if conf.bits < 16 else []
-    return choice_of(prepared.selectors(parts.graph), parts.ops, conf, wide)
+    return choice_of(prepared.selectors(parts.graph), parts, conf, prepared.target, wide)
 
 
-def choice_of(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wide: Sequence[str]) -> ScaleChoice:
+def choice_of(
+    selectors: Selectors, parts: Partition, conf: QuantConfig, target: Target, wide: Sequence[str]
+) -> ScaleChoice:
     """Return the settings of `conf`, with the overrides resolved to tensors and weights of the selectors' graph.
 
-    ops : the rule of each node that becomes integer. wide : tensors and weights that have 16 bits where no override
-    says otherwise.
+    wide : tensors and weights that have 16 bits where no override says otherwise. Weights that were told fewer bits
+    than `target` has in their layer have the least that it has everywhere.
     """
     own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide}
     by_output = {ir.written_name(node): node for node in selectors.graph.graph}
@@ -119,9 +124,12 @@ def choice_of(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wi
         settings = override.settings
         for name in selectors.tensors(selector):
             own.setdefault(name, {}).update({k: v for k, v in settings.items() if k != "weight_bits"})
-            weights = _weights(by_output.get(name), ops) if "weight_bits" in settings else []
+            weights = _weights(by_output.get(name), parts.ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
+    stay = _stay_wide(parts, own, conf.weight_bits, target)
+    for weight in stay:
+        own.setdefault(weight, {})["bits"] = min(target.bits)
     return ScaleChoice(
         mode=conf.mode,
         bits=conf.bits,
@@ -131,7 +139,24 @@ def choice_of(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wi
         own=own,
         weight_scales=conf.weight_scales,
         asymmetric=conf.activations == "asymmetric",
+        wide=stay,
     )
+
+
+def _stay_wide(
+    parts: Partition, own: Mapping[str, Mapping[str, Any]], bits: int, target: Target
+) -> dict[str, tuple[str, str]]:
+    """Return {weight: (its node, why)} of those that were told fewer bits than the target has for their layer."""
+    stay = {}
+    for node, op in parts.nodes:
+        for weight in (ir.read_name(node, index) for index in op.parameters(node)):
+            told = own.get(weight, {}).get("bits", bits)
+            if told not in target.bits:
+                many = own.get(ir.written_name(node), {}).get("out_bits", 8) != 8
+                why = "its output has more than 8 bits" if many else target.vendor.stays_wide(node, told, target)
+                if why is not None:
+                    stay[weight] = (str(node.name), why)
+    return stay
 
 
 def _weights(node: ir.Node | None, ops: Mapping[str, Op]) -> list[str]:

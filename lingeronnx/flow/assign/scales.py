@@ -54,6 +54,7 @@ def assign(
             for name, bits in choice.out_bits.items()
             if bits == "float"
         ]
+    notes += _stay_wide(choice, target)
     if choice.mode == "q-value":
         _coarsen(tensors, parts, shared, target, choice)
     plan = Plan(
@@ -63,6 +64,17 @@ def assign(
     if choice.asymmetric:
         notes.append(_around_zero(parts, plan, target))
     return plan, notes + moves
+
+
+def _stay_wide(choice: ScaleChoice, target: Target) -> list[str]:
+    """Return a note for each reason why weights have more bits than they were told."""
+    layers: dict[str, list[str]] = {}
+    for node, why in choice.wide.values():
+        layers.setdefault(why, []).append(node)
+    return [
+        f"weights of {', '.join(dict.fromkeys(names))} stay at {min(target.bits)} bits: {why}"
+        for why, names in layers.items()
+    ]
 
 
 def _around_zero(parts: Partition, plan: Plan, target: Target) -> str:

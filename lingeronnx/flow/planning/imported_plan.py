@@ -108,13 +108,14 @@ def _check_kinds(plan: Plan, graph: ir.Graph, target: Target) -> None:
 
 
 def _check_values(plan: Plan, graph: ir.Graph, target: Target) -> None:
+    values = {str(v.name): v for v in ir.values(graph)}
     for name, q in plan.tensors.items():
-        if q.bits not in {*target.bits, *target.out_bits, *target.curve_bits}:
+        widths = target.bits if name in values else target.weight_widths
+        if q.bits not in {*widths, *target.out_bits, *target.curve_bits}:
             raise ConfigError(
                 f"the plan holds '{name}' in {q.bits} bits; {target.name} computes in "
-                f"{', '.join(map(str, target.bits))} bits only"
+                f"{', '.join(map(str, widths))} bits only"
             )
-    values = {str(v.name): v for v in ir.values(graph)}
     for name, transform in plan.transforms.items():
         shape = ir.shape(values[name]) if name in values else None
         channels = None if shape is None or len(shape) < 2 else shape[1]

@@ -76,6 +76,11 @@ class IntRunner:
         return sum(program.nbytes for program, _ in self._programs.values())
 
     @property
+    def per_sample(self) -> bool:
+        """Whether in all runs so far samples may follow one another along axis 0."""
+        return all(program.per_sample for program, _ in self._programs.values())
+
+    @property
     def inputs_held(self) -> dict[str, Affine | None]:
         """How the Quant nodes that read an input hold it, by input; None where there is none, or several disagree."""
         found: dict[str, Affine | None] = {}

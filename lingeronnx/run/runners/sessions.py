@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     OrtSession: TypeAlias = onnxruntime.InferenceSession
 
-__all__ = ["as_array", "fetched", "ort_session"]
+__all__ = ["as_array", "fetched", "ort_session", "session_as_users_open"]
 
 #: Types of outputs that are handed over one by one.
 _COPIED = frozenset(
@@ -72,6 +72,15 @@ def ort_session(
         session.run = bounded(session.run, ort.RunOptions)
         session.run_with_ort_values = bounded(session.run_with_ort_values, ort.RunOptions)
     return session
+
+
+def session_as_users_open(content: bytes) -> OrtSession:
+    """Return a session with onnxruntime's own settings, all its optimizations among them."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def fetched(session: OrtSession, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from ..arithmetic import (
     Table,
 )
 from ..limits import RecurrentLimits
-from . import packing
+from . import packing, prices
 from .common import (
     ALSO,
     EXECUTOR,
@@ -86,6 +86,6 @@ ARCS = Target(
     ),
     faults=FAULTS,
     why=reasons(FAULTS),
-    vendor=Luna(packing.ARCS),
+    vendor=Luna(packing.ARCS, prices.ARCS),
     training=trained(Table.ARCS),
 )

@@ -37,7 +37,7 @@ from ..limits import (
     TransposeLimits,
 )
 from .faults import LunaFault
-from .packing import Packing
+from .packing import Narrow, Packing
 
 __all__ = [
     "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
@@ -86,16 +86,22 @@ def common(kind: Packing, *, raises_only: bool = False) -> dict[str, Support]:
         **rows(Concat(LEFT, raises_only=raises_only), "iqCat"),
         **rows(Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_WHOLE)),
         **rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
-        **rows(LayerArithmetic(REFUSE), "LinearInt", limits=MatrixLimits(rank=3)),
+        "LinearInt": Support(LayerArithmetic(REFUSE), MatrixLimits(rank=3), weight_bits=_narrow(kind, "LinearInt")),
         **rows(LayerArithmetic(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
         **rows(Product(REFUSE), "iqMul", limits=OperandLimits(per_channel=True)),
     }
 
 
+def _narrow(kind: Packing, operator: str) -> tuple[int, ...]:
+    """Return the widths below 8 of an operator's weights: those that the packer halves."""
+    return (4,) if kind.narrow.get(operator) is Narrow.HALVED else ()
+
+
 def layers(requantize: Requantize, kind: Packing) -> dict[str, Support]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
+    convolution = LayerArithmetic(replace(requantize, bits=8))
     return {
-        **rows(LayerArithmetic(replace(requantize, bits=8)), "Conv2dInt", limits=kind.conv),
+        "Conv2dInt": Support(convolution, kind.conv, weight_bits=_narrow(kind, "Conv2dInt")),
         **rows(LayerArithmetic(requantize), "ConvTranspose2dInt"),
         **rows(LayerArithmetic(requantize), "BatchNorm2dInt"),
         **rows(Arithmetic(), "MaxPool", limits=kind.pool),
@@ -150,6 +156,7 @@ LATER_FAULTS = (
     LunaFault.ADD_EXTERNAL,
     LunaFault.AFFINE_PLACEMENT,
     LunaFault.BATCH,
+    LunaFault.NARROW_WEIGHTS,
 )
 
 

@@ -158,6 +158,13 @@ class LunaFault(Enum):
         ),
     )
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not written"
+    NARROW_WEIGHTS = (
+        "narrow-weights",
+        (
+            "4-bit weights are right in convolutions and some fully connected layers only, of sizes that fill the bytes"
+            " planned for them: kernels get zeros, layers become 1x1 convolutions, all others stay at 8 bits"
+        ),
+    )
     BATCH = "batch", "only the first of several samples is computed: graphs are written for one sample"
 
 

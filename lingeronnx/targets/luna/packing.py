@@ -8,25 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 
 from ...errors import ConfigError
 from .._target import Target, Vendor
 from ..limits import ConvLimits, PoolLimits
+from .prices import Prices
 
 __all__ = [
     "ARCS",
     "NAMES",
+    "RENAMED",
     "UNNAMED",
     "VENUS",
     "VENUSA",
     "ConvPacking",
     "CutPacking",
     "MovePacking",
+    "Narrow",
     "Packing",
     "Packs",
     "PoolPacking",
     "packing",
+    "prices_of",
 ]
 
 
@@ -87,11 +92,33 @@ class MovePacking:
     max_broken: int = 65536  # ... and are no larger than this
 
 
+class Narrow(Enum):
+    """What becomes of a node that says its weights have 4 bits; of an operator without an entry nobody reads it."""
+
+    HALVED = "two weights in a byte"
+    WRONG = "packs and is wrong"
+    REFUSED = "does not pack"
+
+
+#: What arcs and venusA make of operators with 4-bit weights. A Conv1dInt of several groups is wrong at any width.
+_NARROW: Mapping[str, Narrow] = MappingProxyType(
+    {
+        "Conv2dInt": Narrow.HALVED, "LinearInt": Narrow.HALVED, "Gather": Narrow.HALVED, "LayerNormInt": Narrow.HALVED,
+        "ConvTranspose2dInt": Narrow.WRONG, "Conv1dInt": Narrow.REFUSED,
+    }
+)  # fmt: skip
+
+
 #: What -p may say, all lower or all upper case.
 NAMES = ("venus", "arcs", "venusa", "mars")
 
 #: The chip of a graph in which no node names one.
 UNNAMED = "venus"
+
+#: Names of dialect v3 that the packer takes for those of v1, in operators and their attributes.
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {"QConv2d": "Conv2dInt", "w_bits": "parameter_bits", "x_bits": "data_bits"}
+)
 
 #: What the packer has an entry for, on every chip.
 _OPERATORS = (
@@ -152,13 +179,18 @@ class Packing:
     curve_bits: Mapping[str, int] = field(default_factory=dict)  # what a curve reads; others are not right
     softmax_axes: tuple[int, ...] | None = None  # what its attribute may say where SoftmaxInt comes out right
     norm_area: tuple[int, int] = (27, 8)  # bytes that LayerNormInt writes: for each element of a line, and more
+    narrow: Mapping[str, Narrow] = field(default_factory=lambda: _NARROW)  # 4-bit weights, by operator
 
 
 @dataclass(frozen=True)
 class Packs(Vendor):
-    """A vendor's code that has a packing: what the packer takes of the chip."""
+    """A vendor's code that has a packing: what the packer takes of the chip.
+
+    prices : what its kernels cost; None where nobody has published or measured that.
+    """
 
     packing: Packing
+    prices: Prices | None = None
 
 
 def packing(target: Target) -> Packing:
@@ -166,6 +198,11 @@ def packing(target: Target) -> Packing:
     if not isinstance(target.vendor, Packs):
         raise ConfigError(f"{target.name} has no packer; choose a chip")
     return target.vendor.packing
+
+
+def prices_of(target: Target) -> Prices | None:
+    """Return what the kernels of a chip cost; None where nothing is known."""
+    return target.vendor.prices if isinstance(target.vendor, Packs) else None
 
 
 VENUS = Packing(
@@ -235,6 +272,12 @@ VENUS = Packing(
     norm_area=(8, 0),
     unmeasured=("SoftmaxInt",),
     curve_bits=MappingProxyType({"iqSigmoid": 16, "iqTanh": 16}),
+    narrow=MappingProxyType(
+        {
+            **dict.fromkeys(("Conv2dInt", "Conv1dInt"), Narrow.REFUSED),
+            **dict.fromkeys(("ConvTranspose2dInt", "Gather", "LayerNormInt"), Narrow.WRONG),
+        }
+    ),
 )
 
 ARCS = Packing(
@@ -348,4 +391,5 @@ VENUSA = Packing(
     rows_outside=True,
     wide_states=True,
     unmeasured=("iqSigmoid",),
+    narrow=MappingProxyType({**_NARROW, "LinearInt": Narrow.WRONG}),
 )

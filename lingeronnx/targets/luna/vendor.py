@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
-from ..latency import Latency
 from ..verdict import ArgumentChoice
 from .packing import Packs
 
@@ -50,6 +49,12 @@ class Luna(Packs):
 
         return MENDED.get(rewrite, ())
 
+    def stays_wide(self, node: ir.Node, bits: int, target: Target) -> str | None:
+        """Return why weights stay at 8 bits."""
+        from .finish.narrow import stays_wide
+
+        return stays_wide(node, target)
+
     def met(self, node: ir.Node, target: Target) -> Sequence[Fault]:
         """Return the faults that a float node would meet."""
         from .met import met
@@ -78,15 +83,14 @@ class Luna(Packs):
 
         return choose(graph, target) if words is None else ArgumentChoice(tuple(words), judge(graph, target, words))
 
-    def latency(self, graph: ir.Graph | onnx.ModelProto, target: Target, words: Sequence[str] | None) -> Latency:
-        """Return the cycles of a graph, packed with `words` or with the arguments of the verdict."""
-        from .packer.judge import Judged
-        from .timing import latency, priced
-
-        priced(target)  # says so before a search for arguments
-        choice = self.verdict(graph, target, words)
-        assert isinstance(choice.verdict, Judged)
-        return latency(choice.verdict, target, choice.words)
+    def untimed(self, target: Target) -> str:
+        """Say why nothing is known of the time on a chip; empty where it is."""
+        if self.prices is not None:
+            return ""
+        return (
+            f"nothing is published of the time on {target.name}: a board's profile log gives figures "
+            "(lingeronnx profile-board), which --timing FILE uses"
+        )
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""

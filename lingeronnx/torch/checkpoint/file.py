@@ -22,9 +22,12 @@ def read_value(path: Path) -> Any:
 
 
 def write_value(path: Path, value: Any) -> None:
-    """Write tensors and plain values to `path`; ConfigError where it cannot be written."""
-    with replacing(path) as beside:
-        torch.save(value, beside)
+    """Write tensors and plain values to `path`, as a whole or not at all; ConfigError where it cannot be written.
+
+    The same values give the same bytes: torch would put the name of a file that it opens itself into the archive.
+    """
+    with replacing(path) as beside, beside.open("wb") as file:
+        torch.save(value, file)
 
 
 class Checkpoint:
@@ -35,8 +38,7 @@ class Checkpoint:
 
     def write(self, state: dict[str, Any]) -> None:
         """Write the file anew, as a whole or not at all."""
-        with replacing(self.path) as beside:
-            torch.save(state, beside)
+        write_value(self.path, state)
 
     def read(self) -> dict[str, Any]:
         """Return what `write` wrote, nothing where there is no file; DataError for any other content."""

@@ -25,13 +25,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import ConfigError, ModelError
-from ...files import replacing
+from .file import write_value
 from .parameters import read_checkpoint
 
 __all__ = ["LAYOUTS", "ConvertedCheckpoint", "convert", "convert_checkpoint"]
@@ -121,8 +122,7 @@ def convert_checkpoint(
     Files are read with ``weights_only=True``. Raises ConfigError and ModelError as `convert` does.
     """
     done = convert(read_checkpoint(source), to, layout)
-    with replacing(path) as temporary:
-        torch.save(done.state, temporary)
+    write_value(Path(path), done.state)
     return done
 
 

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError, nearest, told
-from ...files import replacing
 from ...graph import ir
+from .file import write_value
 from .recurrent_weights import PackedWeights, packed
 
 __all__ = [
@@ -103,8 +103,7 @@ def save_checkpoint(graph: ir.Graph, path: str | os.PathLike[str]) -> None:
     state = state_dict(graph)
     if not state:
         raise ModelError("no initializer of the graph carries a name of a state_dict; there is nothing to save")
-    with replacing(path) as temporary:
-        torch.save(state, temporary)
+    write_value(Path(path), state)
 
 
 def is_parameter(name: str) -> bool:

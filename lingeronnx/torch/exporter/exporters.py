@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ...errors import ConfigError, ModelError
 from ...files import scratch
 from ...graph import ir
+from ..dynamo import import_dynamo
 from .cleanup import SCOPE
 from .signature import Axes
 
@@ -72,6 +73,7 @@ def trace(
     """
     write = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
     with quiet() as said:
+        import_dynamo()
         graph = write(model, inputs, outputs, axes, opset, dump_text)
     for text in said():
         note(text)

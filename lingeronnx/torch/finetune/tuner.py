@@ -24,6 +24,7 @@ from ...graph import ir
 from ...run.data import Progress
 from ..bridge.network import Bridge
 from ..checkpoint.file import Checkpoint
+from ..dynamo import import_dynamo
 from .recipe import Constraints, Epoch, Recipe
 from .samples import Samples, Teacher
 from .scales import Scales
@@ -273,6 +274,7 @@ class Tuner:
 
     def _optimizer(self, groups: Sequence[dict[str, Any]], scales: Sequence[Any], total: int) -> tuple[Any, Any]:
         own = [{"params": list(scales), "lr": self._scale_lr}] if len(scales) else []
+        import_dynamo()
         optimizer = torch.optim.Adam([*groups, *own])
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(total, 1))
 

@@ -7,9 +7,7 @@ import numpy as np
 
 from lingeronnx import api
 from lingeronnx.deployment.c.program import BoardProgram
-from lingeronnx.deployment.contents import Board, cut_of
 from lingeronnx.deployment.header import identifier
-from lingeronnx.deployment.simulated import read_graph, runs
 from lingeronnx.run.parts import Parts
 from tests import nets
 from tests.ops.test_recurrent_forms import WIDTH, T
@@ -54,13 +52,8 @@ def made(folder, model, data, stem, state=None, samples=3, many=False, **setting
     """Quantize, deploy, and return what a proof needs."""
     found = api.quantize(model, data, effort="fast", state=state, **settings)
     how = {"stem": stem, "samples": samples, "state": state, "packages": "many" if many else "one"}
-    done = api.deploy(found, folder, data, **how)
-    graph = read_graph(found.graph)
-    cut = cut_of(graph)
-    named = {k: run.named(graph.device) for k, run in runs(graph, data, 0, samples, state).items()}
-    pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
-    board = Board.of(graph, cut, stem, named, pairs, many)
+    board = (done := api.deploy(found, folder, data, **how)).board
     assert board.program is not None, board.without
     assert identifier(stem) == board.program.prefix
-    feeds = [run.feeds for run in named.values()]
-    return Made(done.folder, board.program, cut.parts, board.calls, feeds, found.graph)
+    feeds = [run.feeds for run in board.found.values()]
+    return Made(done.folder, board.program, board.cut.parts, board.calls, feeds, found.graph)

@@ -135,15 +135,13 @@ def test_session_with_the_programs_own_host(several):
 
 # ---- without Python --------------------------------------------------------------------------------------------------
 
-SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-
 
 @pytest.mark.parametrize("which", ("several", "stream", "alone"))
 def test_sanitizers(which, request, tmp_path):
     """AddressSanitizer and UBSan see nothing in the known-answer test."""
     made = request.getfixturevalue(which)
     vectors = [vectors_of(made.program, call) for call in made.calls]
-    said = replayed(made.program, made.folder, tmp_path, vectors, SANITIZE)
+    said = replayed(made.program, made.folder, tmp_path, vectors, build.SANITIZERS)
     assert re.match(rf"PASS: {len(made.program.parts)} parts by themselves, {len(vectors)} calls", said), said
 
 
@@ -191,7 +189,7 @@ def injected(several, tmp_path_factory):
         (place / "inject.c", ("-std=c11", f"-I{several.folder}")),
         (stand / "standin.c", ("-std=c99", f"-I{stand}")),
     ]
-    build.compiled([*own, *extra], place / "inject", SANITIZE)
+    build.compiled([*own, *extra], place / "inject", build.SANITIZERS)
     zero = [{"x": np.zeros_like(several.feeds[0]["x"])}]
     from lingeronnx.run.in_parts import PartsRunner
 

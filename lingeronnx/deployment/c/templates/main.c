@@ -147,6 +147,6 @@ int main(int argc, char **argv)
         return 1;
     }
     if (bad) return 1;
-    printf("PASS: %d parts by themselves, %d calls; largest difference %g\n", ${UP}_PARTS, call, (double)largest);
+    printf("PASS: %d parts by themselves, %d calls; largest difference %g\n", $kinds, call, (double)largest);
     return 0;
 }

@@ -4,6 +4,7 @@ What a platform's row calls a fault is what the packer does to a graph that is r
 
     unused-input      it wants every graph input read
     input-twice       it takes no node that reads a graph input in several operands: they read a copy
+    narrow-weights    4-bit weights are right in some operators only, and of some sizes
     no-constant       it wants a weight in the graph: an identity convolution is one
     pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
     pre-pad           it cuts a convolution with many weights, and moves padding for each part: such a convolution over
@@ -44,6 +45,7 @@ from ..faults import LunaFault
 from .area import SOFTMAX_BYTES, work_area
 from .linear import LARGEST_AREA, means_as_convolutions, parted_rows, rows_joined
 from .lstm import lstm_area, lstm_even, lstm_state
+from .narrow import narrow_weights
 from .nodes import ONE, free, joined, part
 from .twice import read_once
 
@@ -340,6 +342,7 @@ def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
 #: Fault -> what is done about it, in this order.
 _REMEDIES: tuple[tuple[LunaFault, Callable[[ir.Graph, Target], list[Fitted]]], ...] = (
     (LunaFault.UNUSED_INPUT, _read_inputs),
+    (LunaFault.NARROW_WEIGHTS, narrow_weights),  # before all that asks what a LinearInt needs
     (LunaFault.NO_CONSTANT, _some_constant),
     (LunaFault.PAD_READERS, _own_pads),
     (LunaFault.PRE_PAD, _upright),

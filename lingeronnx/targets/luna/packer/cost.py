@@ -83,4 +83,6 @@ def _macs(net: Net, step: NetStep) -> int:
 def _width(net: Net, step: NetStep) -> str:
     """Return the widths of what is multiplied, such as 8x8."""
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
+    if len(widths) > 1 and net.tensors[step.inputs[1]].constant:
+        widths[1] = min(widths[1], step.weight_bits)
     return "x".join(map(str, widths)) if _macs(net, step) else ""

@@ -24,6 +24,7 @@ from .beliefs import unmeasured
 from .memory.findings import PlannedNet, refused, wrong
 from .memory.place_faults import PLACED
 from .memory.plan import BUFFERS
+from .narrow import narrow_faults
 from .net import NetStep
 from .options import FLASH, SHARE
 
@@ -53,6 +54,7 @@ def faults(plan: PlannedNet) -> Iterator[VerdictFinding]:
     yield from _names(plan)
     yield from _shared(plan)
     yield from _inputs(plan)
+    yield from narrow_faults(plan)
     for step in plan.net.steps:
         yield from _operator(plan, step)
         for name in dict.fromkeys((*step.outputs, *step.inputs)):

@@ -13,8 +13,10 @@ from ....graph import ir
 from ....graph.detached_nodes import loose_node, loose_tensor
 from ... import PLATFORMS, Target
 from ..._target import rule_text
+from ...latency import Latency
 from ...verdict import GraphCost, Verdict, VerdictFinding
-from ..packing import packing
+from ..packing import packing, prices_of
+from ..prices import ARCS, Prices
 from .cost import cost_of
 from .faults import faults, placement_refused
 from .form import check_file, check_net
@@ -22,6 +24,7 @@ from .limits.operators import REFUSED, WRONG
 from .memory.findings import PlannedNet
 from .memory.overruns import outputs_past, overruns
 from .memory.plan import MemoryPlan, places_of, plan_memory
+from .narrow import narrow_form
 from .net import Net, NetStep
 from .options import SHARE, Options, parse
 from .places import beliefs
@@ -35,17 +38,39 @@ __all__ = ["Judged", "Limits", "Ready", "judge", "make_ready", "verdict"]
 class Judged(Verdict):
     """A verdict with what it was found from: the memory plan of the graph `net`; None where it does not get that far.
 
-    limit : bytes of external memory.
+    target, options : the chip, and what was asked of the packer.
     """
 
+    target: Target = field(kw_only=True, repr=False, compare=False)
+    options: Options = field(kw_only=True, repr=False, compare=False)
     memory: MemoryPlan | None = None
     net: Net | None = field(default=None, repr=False, compare=False)
-    limit: int = 0
 
     @property
     def cost(self) -> GraphCost | None:
         """What the graph costs; None where it has no plan."""
-        return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, self.limit)
+        if self.net is None or self.memory is None:
+            return None
+        return cost_of(self.net, self.memory, self.target.external_memory or 0)
+
+    @property
+    def time(self) -> Latency | None:
+        """How long the graph takes; None where it has no plan, or the chip no prices."""
+        prices = prices_of(self.target)
+        return None if prices is None else self.time_at(prices)
+
+    @property
+    def weighed(self) -> Latency | None:
+        """`time`, and where a chip has no prices by those of arcs: what decisions between forms assume."""
+        return self.time_at(prices_of(self.target) or ARCS)
+
+    def time_at(self, prices: Prices) -> Latency | None:
+        """Return how long the graph takes at these prices; None where it has no plan."""
+        from ..timing import latency  # which knows the packer's values
+
+        if self.net is None or self.memory is None:
+            return None
+        return latency(self.net, self.memory, self.options, self.target, prices)
 
 
 @dataclass(frozen=True)
@@ -84,7 +109,8 @@ def make_ready(
     if net is None:
         return Ready(None, tuple(findings))
     limits = Limits(target) if limits is None else limits
-    findings = [*check_net(net, target), *(broken for step in net.steps for broken in limits.broken(net, step))]
+    findings = [*check_net(net, target), *narrow_form(net, target)]
+    findings += [broken for step in net.steps for broken in limits.broken(net, step)]
     if any(f.level == "packs" for f in findings):
         return Ready(None, tuple(findings))
     return Ready(prepare(net, target, options), tuple(findings))
@@ -93,23 +119,27 @@ def make_ready(
 def verdict(ready: Ready, target: Target, options: Options, memory: MemoryPlan | None = None) -> Judged:
     """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
     if ready.net is None:
-        return _verdict(list(ready.findings), target)
+        return _verdict(list(ready.findings), target, options)
     memory = plan_memory(ready.net, target, options) if memory is None else memory
     plan = PlannedNet(ready.net, memory, target, options, places_of(ready.net, options))
     findings = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, target), *faults(plan)]
     findings += overruns(ready.net, memory, packing(target).areas, plan.places)
     findings += outputs_past(ready.net, memory, packing(target))
-    said = _verdict(findings, target, memory, ready.net)
+    said = _verdict(findings, target, options, memory, ready.net)
     return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
 def _verdict(
-    found: list[VerdictFinding], target: Target, memory: MemoryPlan | None = None, net: Net | None = None
+    found: list[VerdictFinding],
+    target: Target,
+    options: Options,
+    memory: MemoryPlan | None = None,
+    net: Net | None = None,
 ) -> Judged:
     packs = all(f.level != "packs" for f in found)
     right = packs and all(f.level != "right" for f in found)
     findings = tuple(dict.fromkeys(found))
-    return Judged(packs, right, findings, memory=memory, net=net, limit=target.external_memory or 0)
+    return Judged(packs, right, findings, memory=memory, net=net, target=target, options=options)
 
 
 def _room(net: Net, memory: MemoryPlan, target: Target) -> Iterator[VerdictFinding]:

@@ -61,6 +61,12 @@ class NetStep:
         """Return attribute `name`, or `default`."""
         return self.attributes.get(name, default)
 
+    @property
+    def weight_bits(self) -> int:
+        """The width that it says its weights have."""
+        bits = self.attributes.get("parameter_bits")
+        return bits if isinstance(bits, int) else 8
+
     def but(self, **changes: Any) -> NetStep:
         """Return the step with other fields."""
         return replace(self, **changes)

@@ -116,6 +116,11 @@ def _copied(node: AreaNode) -> str:
     return f"{'x'.join(map(str, source))} to {'x'.join(map(str, result))}"
 
 
+def _one_column(node: AreaNode) -> bool:
+    """Whether a layer writes one output for each of several rows, to shared memory."""
+    return node.y.elements > node.y.shape[-1] == 1 and not node.away
+
+
 def _letter(node: AreaNode, name: str) -> str:
     return "p" if node.places.get(name, SHARE) == PSRAM else "s"
 
@@ -141,6 +146,9 @@ def beliefs(plan: PlannedNet) -> Iterator[VerdictFinding]:
         if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
             rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
             yield VerdictFinding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
+        if step.op == LINEAR.name and kind.rows_outside and _one_column(plan.node(step)):
+            rule, value = "a LinearInt of several rows and one output that lies in shared memory", "measured once"
+            yield VerdictFinding("unmeasured", step.origin, rule, value, f"-m {step.outputs[0]}:psram")
         if step.op in (TILE.name, EXPAND.name) and (value := _copied(plan.node(step))):
             rule, remedy = f"a {step.op} of anything but the last of two or three axes", "reshape it before and after"
             yield VerdictFinding("unmeasured", step.origin, rule, value, remedy)

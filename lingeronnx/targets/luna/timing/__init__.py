@@ -2,86 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ....errors import ConfigError
+from ....formats import LSTM
 from ... import Target
 from ...latency import Latency, LayerTime, UnpricedWork
-from ..packer.judge import Judged
 from ..packer.memory.plan import IN_PLACE, PREFETCHED, MemoryPlan
 from ..packer.net import Net, NetStep, NetTensor
-from ..packer.options import PSRAM, Options, parse
-from .kernels import KernelCall, cycles
-from .prices import ARCS, Prices
+from ..packer.options import PSRAM, SHARE, Options
+from ..prices import Prices
+from .kernels import KernelCall, cost
 from .timeline import slots
 from .work import Node, NodeWork, Operand, work_of
 
-__all__ = ["PRICES", "latency", "priced"]
-
-#: The chips whose prices are published.
-PRICES = {"arcs": ARCS}
+__all__ = ["latency", "node_of"]
 
 #: The NPU reads 64 bits a cycle by its kernels' formulas; its copies, which were measured, read 57.
 _SLOWEST = 64 / 57
 
 
-def priced(target: Target) -> Prices:
-    """Return the prices of a chip; ConfigError for one without."""
-    if target.name not in PRICES:
-        raise ConfigError(
-            f"nothing is known of the time on {target.name}: kernel prices are published for "
-            f"{', '.join(PRICES)} only; quantize for it, or measure on a board"
-        )
-    return PRICES[target.name]
-
-
-def latency(judged: Judged, target: Target, words: Iterable[str]) -> Latency:
-    """Return how long the graph that was judged takes on `target`, packed with the arguments `words`.
-
-    ConfigError for a chip without prices, and for a graph that the packer does not take.
-    """
-    prices, options = priced(target), parse(words)
-    net, memory = judged.net, judged.memory
-    if net is None or memory is None:
-        finding = next((f for f in judged.findings if f.level == "packs"), None)
-        raise ConfigError(f"no time can be told of a graph that does not pack: {finding}")
-    sums = [_priced(step.name, work_of(_node(net, step, options)), prices) for step in net.steps]
-    moved = [_moved(net, step, memory, prices) for step in net.steps]
+def latency(net: Net, memory: MemoryPlan, options: Options, target: Target, prices: Prices) -> Latency:
+    """Return how long the prepared graph `net` takes under its memory plan, packed with `options`, at these prices."""
+    sums = [_Sum.of(net, step, options, memory, prices) for step in net.steps]
     transfers = [_transfer(net, step, options, memory, prices) for step in net.steps]
-    placed = slots([done.cycles + more for done, more in zip(sums, moved, strict=True)], transfers)
+    placed = slots([done.cycles + done.moved for done in sums], transfers)
     layers = [
         LayerTime(
             name=step.name,
             operator=step.op,
             cycles=done.cycles,
-            low=done.cycles,
+            low=done.low,
             high=done.high,
             start=slot.start,
             wait=slot.wait,
             dma=transfer,
-            moved=more,
+            moved=done.moved,
             priced=not done.rest,
+            node=step.origin or step.name,
+            overhead=done.overhead,
+            calls=done.calls,
+            fetch=slot.fetch,
         )
-        for step, done, more, slot, transfer in zip(net.steps, sums, moved, placed, transfers, strict=True)
+        for step, done, slot, transfer in zip(net.steps, sums, placed, transfers, strict=True)
     ]
     return Latency(target.name, tuple(layers), tuple(work for done in sums for work in done.rest))
 
 
 @dataclass(frozen=True)
-class _Priced:
-    """What a node costs: cycles, their upper end, and what has no price."""
+class _Sum:
+    """What a node costs in cycles, the ends of that, and what has no price.
+
+    overhead : of the cycles, what passes before the first element of a call. calls : of kernels. moved : cycles of
+    copies from and to external memory.
+    """
 
     cycles: float
+    low: float
     high: float
+    overhead: float
+    calls: int
+    moved: float
     rest: tuple[UnpricedWork, ...]
+
+    @classmethod
+    def of(cls, net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> _Sum:
+        """Add up what a node calls."""
+        work = work_of(node_of(net, step, options))
+        whole, overhead, slowest, calls = prices.node, prices.node, prices.node, 0
+        rest = []
+        for call in work.calls:
+            one = cost(call, prices)
+            if one is None:
+                rest.append(UnpricedWork(step.name, f"{call.kernel} of {_text(call)}", 0))
+                continue
+            done = call.times * sum(one)
+            whole, overhead, calls = whole + done, overhead + call.times * one.start, calls + call.times
+            slowest += done * (1.0 if call.kernel in prices.copies else _SLOWEST)
+        low, high = whole, slowest
+        if prices.spread is not None:
+            low, high = whole / (1 + prices.spread), whole * (1 + prices.spread)
+        bounded, unbounded = _unpriced(step.name, work, prices)
+        moved = _moved(net, step, memory, prices)
+        rest += [*unbounded, *_read_in_place(net, step, options, memory)]
+        return cls(whole, low, high + bounded, overhead, calls, moved, tuple(rest))
+
+
+def _unpriced(name: str, work: NodeWork, prices: Prices) -> tuple[float, list[UnpricedWork]]:
+    """Return what the work without a price takes at most, as far as that is known, and the work."""
+    most, rest = 0.0, []
+    for left in work.unpriced:
+        costs = [(call.times, cost(call, prices)) for call in left.bound]
+        known = [times * sum(one) for times, one in costs if one is not None]
+        bound = sum(known) if known and len(known) == len(costs) else None
+        most += bound or 0.0
+        rest.append(UnpricedWork(name, left.what, left.bytes, bound))
+    return most, rest
 
 
 def _operand(tensor: NetTensor) -> Operand:
     return Operand(tensor.shape, tensor.width * 8, tensor.scale)
 
 
-def _node(net: Net, step: NetStep, options: Options) -> Node:
+def node_of(net: Net, step: NetStep, options: Options) -> Node:
+    """Return a step as what calls kernels."""
     inputs = [_operand(net.tensors[name]) for name in step.inputs]
     outputs = [_operand(net.tensors[name]) for name in step.outputs]
     return Node(step.op, step.attributes, inputs, outputs, _cut_axis(step, inputs, outputs), options.prefetch)
@@ -102,37 +125,38 @@ def _moved(net: Net, step: NetStep, memory: MemoryPlan, prices: Prices) -> float
     spots = memory.spots
     read = {t.name: t.bytes for t in net.data(step) if t.name in spots and spots[t.name].place == PSRAM}
     written = {n: net.tensors[n].bytes for n in step.outputs if spots[n].place == PSRAM}
-    copied = sum(prices.copies["memcpy_from_psram"].cycles(size) for size in read.values())
-    return copied + sum(prices.copies["share_to_psram"].cycles(size) for size in written.values())
+    copied = sum(_copy("memcpy_from_psram", size, prices) for size in read.values())
+    return copied + sum(_copy("share_to_psram", size, prices) for size in written.values())
 
 
-def _priced(name: str, work: NodeWork, prices: Prices) -> _Priced:
-    """Add up what a node calls."""
-    done = high = 0.0
-    rest = []
-    for call in work.calls:
-        one = cycles(call, prices)
-        if one is None:
-            rest.append(UnpricedWork(name, f"{call.kernel} of {_text(call)}", 0))
-            continue
-        done += call.times * one
-        high += call.times * one * (1.0 if call.kernel in prices.copies else _SLOWEST)
-    for left in work.unpriced:
-        costs = [(call.times, cycles(call, prices)) for call in left.bound]
-        known = [times * one for times, one in costs if one is not None]
-        bound = sum(known) if known and len(known) == len(costs) else None
-        high += bound or 0.0
-        rest.append(UnpricedWork(name, left.what, left.bytes, bound))
-    return _Priced(done, high, tuple(rest))
+def _copy(route: str, size: int, prices: Prices) -> float:
+    priced = cost(KernelCall(route, {"n": size}), prices)
+    assert priced is not None
+    return sum(priced)
 
 
 def _text(call: KernelCall) -> str:
     return ", ".join(f"{name} {value}" for name, value in call.arguments.items())
 
 
+def _fetched(step: NetStep, options: Options) -> bool:
+    """Whether the DMA brings the constants of a node before it begins."""
+    return step.op in PREFETCHED and options.prefetch and options.parameters == PSRAM
+
+
 def _transfer(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> float:
     """Return the cycles of the DMA that brings a node's constants; 0 where it reads them in place."""
-    if step.op not in PREFETCHED or not options.prefetch or options.parameters != PSRAM:
-        return 0.0
-    size = sum(memory.stored[tensor.name] for tensor in net.constants(step))
+    size = sum(memory.stored[tensor.name] for tensor in net.constants(step)) if _fetched(step, options) else 0
     return prices.copies["psram_to_share"].cycles(size) if size else 0.0
+
+
+def _read_in_place(net: Net, step: NetStep, options: Options, memory: MemoryPlan) -> list[UnpricedWork]:
+    """Return the constants that a kernel reads where they lie outside shared memory, at a price that nothing tells."""
+    if options.parameters == SHARE or _fetched(step, options) or step.op in _COPIES_ITS_OWN:
+        return []
+    size = sum(memory.stored[tensor.name] for tensor in net.constants(step))
+    return [UnpricedWork(step.name, "constants read in external memory", size)] if size else []
+
+
+#: What copies its constants to shared memory itself where the DMA does not, which is among its calls.
+_COPIES_ITS_OWN = (LSTM.name,)

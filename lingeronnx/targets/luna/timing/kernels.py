@@ -1,4 +1,4 @@
-"""Cycles of one call of a kernel of the NPU's library."""
+"""Cycles of one call of a kernel of the NPU's library: the formulas, and what a board's row makes of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from .prices import Prices
+from ..prices import Factor, Prices
 from .windows import Window, conv2d, deconv, depthwise, pool
+from .windows import start as window_start
 
-__all__ = ["KernelCall", "Copied", "cycles"]
+__all__ = ["FAMILIES", "Copied", "CallCost", "KernelCall", "cost", "cycles", "family"]
 
 _PIECE = 2048  # elements that exp takes at a time
+_EXP_PIECE = 1157  # what it takes before each of these
+_IN_PIECES = ("exp", "softmax", "logsoftmax")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,13 @@ class KernelCall:
     kernel: str
     arguments: Mapping[str, Any]
     times: int = 1
+
+
+class CallCost(NamedTuple):
+    """Cycles of a call: before its first element, and from there on."""
+
+    start: float
+    rest: float
 
 
 #: How a copy is priced: `Copies.cycles`, or `Copies.fitted` to ask what the vendor's program says.
@@ -47,6 +57,48 @@ def cycles(call: KernelCall, prices: Prices, copied: Copied = _interpolated) -> 
     if name in _WINDOWS:
         return _WINDOWS[name](_window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {}))
     return _OTHERS[name](prices, **given)
+
+
+def cost(call: KernelCall, prices: Prices) -> CallCost | None:
+    """Return the cycles of one call on the chip of `prices`; None where there is no price for such arguments."""
+    whole = cycles(call, prices)
+    if whole is None:
+        return None
+    begun = min(_start(call, prices), whole)
+    factor = prices.factors.get(family(call.kernel), Factor())
+    return CallCost(factor.start * begun, factor.rest * (whole - begun))
+
+
+def family(kernel: str) -> str:
+    """Return the kernels that a kernel belongs to: what a board's row corrects together, a member of `FAMILIES`."""
+    if kernel.startswith("memcpy") or "_to_" in kernel:
+        return "copy"
+    return _FAMILY_OF.get(kernel, "vector")
+
+
+_FAMILY_OF = MappingProxyType(
+    {"conv2d": "convolution", "depthwise": "depthwise", "maxpool": "depthwise", "avgpool": "depthwise",
+     "deconv": "deconvolution", "matmul": "product", "transpose": "transpose"}
+)  # fmt: skip
+FAMILIES = (*dict.fromkeys(_FAMILY_OF.values()), "copy", "vector")
+
+
+def _start(call: KernelCall, prices: Prices) -> float:
+    """Return what a call that has a price takes before its first element."""
+    name, given = call.kernel, call.arguments
+    if name in prices.vectors:
+        return prices.vectors[name].starts[given["in_bits"], given["out_bits"]]
+    if name in prices.copies:
+        return max(prices.copies[name].fitted(0), 0.0)
+    if name in _WINDOWS:
+        return window_start(name, _window(given))
+    # An empty call; exp takes pieces, each with a start of its own.
+    sizes = {"matmul": ("m", "k", "n"), "transpose": ("rows", "columns")}.get(name, ("n",))
+    if name == "fft":
+        return 0.0
+    empty = cycles(KernelCall(name, {**given, **dict.fromkeys(sizes, 0)}), prices)
+    assert empty is not None
+    return empty + (_EXP_PIECE * math.ceil(given["n"] / _PIECE) if name in _IN_PIECES else 0)
 
 
 def _window(given: Mapping[str, Any]) -> Window:
@@ -74,15 +126,15 @@ def _divide(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None
 
 def _exp(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
     known = in_bits in (8, 32) and out_bits in (8, 32)
-    return 50 + 1157 * math.ceil(n / _PIECE) + 3 * n if known else None
+    return 50 + _EXP_PIECE * math.ceil(n / _PIECE) + 3 * n if known else None
 
 
 def _softmax(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
-    return 784 + 5 * n + 1157 * math.ceil(n / _PIECE) if in_bits == out_bits == 32 else None
+    return 784 + 5 * n + _EXP_PIECE * math.ceil(n / _PIECE) if in_bits == out_bits == 32 else None
 
 
 def _logsoftmax(prices: Prices, n: int, in_bits: int, out_bits: int) -> float | None:
-    return 1234 + 5 * n + 1157 * math.ceil(n / _PIECE) if in_bits == out_bits == 32 else None
+    return 1234 + 5 * n + _EXP_PIECE * math.ceil(n / _PIECE) if in_bits == out_bits == 32 else None
 
 
 def _fft(prices: Prices, n: int) -> float | None:

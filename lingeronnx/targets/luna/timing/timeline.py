@@ -13,10 +13,14 @@ __all__ = ["Slot", "slots"]
 
 
 class Slot(NamedTuple):
-    """A layer's time in cycles: when its turn comes, how long it waits for its constants then."""
+    """A layer's time in cycles: when its turn comes, how long it waits for its constants then.
+
+    fetch : when the DMA begins to bring these; 0 without.
+    """
 
     start: float
     wait: float
+    fetch: float = 0.0
 
 
 def slots(computed: Sequence[float], transfers: Sequence[float]) -> list[Slot]:
@@ -28,7 +32,7 @@ def slots(computed: Sequence[float], transfers: Sequence[float]) -> list[Slot]:
     placed = []
     for cycles, transfer in zip(computed, transfers, strict=True):
         begin = max(clock, issued + transfer) if transfer else clock
-        placed.append(Slot(clock, begin - clock))
+        placed.append(Slot(clock, begin - clock, issued if transfer else 0.0))
         issued = begin if transfer else issued
         clock = begin + cycles
     return placed

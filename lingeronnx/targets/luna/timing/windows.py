@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Window", "conv2d", "deconv", "depthwise", "pool"]
+__all__ = ["Window", "conv2d", "deconv", "depthwise", "pool", "start"]
 
 _WEIGHTS = 8192  # bytes of the array's weights
 _MAPS = 16384  # bytes of the array's input
 _START, _PART, _ROWS = 1350, 300, 1050
+_ALONE = 1280  # the start of a kernel that keeps channels apart
 
 
 def _up(value: int, step: int) -> int:
@@ -106,24 +107,47 @@ def _array(window: Window, outputs: int, deep: bool) -> int:
     return cycles - lead * steps * pairs * skipped
 
 
-def conv2d(window: Window) -> float | None:
-    """Return the cycles of a convolution; None without a price: where weights or a line fill the array's memory."""
+def _cuts(window: Window) -> tuple[int, int] | None:
+    """Return how many outputs a part of a convolution has at most, and in how many pieces the input comes.
+
+    None where weights or a line fill the array's memory.
+    """
     (kh, kw), sh = window.kernel, window.stride[0]
     deep = _up(window.c_in, 8)
     weights, line = deep * kh * kw, deep * window.width
     if 2 * weights > _WEIGHTS or line > _MAPS or _MAPS // line == kh - sh:
         return None
-    most = 2 * (_WEIGHTS // weights // 2)
-    pieces = math.ceil(window.h / (_MAPS // line))
+    return 2 * (_WEIGHTS // weights // 2), math.ceil(window.h / (_MAPS // line))
+
+
+def conv2d(window: Window) -> float | None:
+    """Return the cycles of a convolution; None without a price: where weights or a line fill the array's memory."""
+    cuts = _cuts(window)
+    if cuts is None:
+        return None
+    most, pieces = cuts
+    deep = _up(window.c_in, 8)
+    weights = deep * math.prod(window.kernel)
     high, wide = window.size
     cycles, parts = 0.0, 0
-    for start in range(0, window.c_out, most):
-        outputs = min(most, window.c_out - start)
+    for first in range(0, window.c_out, most):
+        outputs = min(most, window.c_out - first)
         cycles += _START + deep * window.h * _up(window.width, 8) / 8 + _up(outputs, 2) * weights / 8
         cycles += max(outputs * high * wide / 16, _array(window, outputs, deep=True))
         cycles += _ROWS * pieces + 3 * window.c_in if pieces > 1 else 0
         parts += 1
     return cycles - _PART * (parts - 1)
+
+
+def start(kernel: str, window: Window) -> float:
+    """Return what a call takes before its first element, of a window that has a price: of all its parts and pieces."""
+    if kernel != "conv2d":
+        return _START if kernel == "deconv" else _ALONE
+    cuts = _cuts(window)
+    assert cuts is not None
+    most, pieces = cuts
+    parts = math.ceil(window.c_out / most)
+    return _START * parts - _PART * (parts - 1) + (_ROWS * pieces * parts if pieces > 1 else 0)
 
 
 def depthwise(window: Window) -> float | None:
@@ -137,7 +161,7 @@ def pool(window: Window) -> float:
     """Return the cycles of a pool, largest or mean."""
     high, wide = window.size
     load = _up(window.c_in, 2) * window.h * window.width / 8
-    return 1280 + load + max(window.c_in * high * wide / 16, _array(window, window.c_in, deep=False))
+    return _ALONE + load + max(window.c_in * high * wide / 16, _array(window, window.c_in, deep=False))
 
 
 def deconv(window: Window, pads_are: str = "torch") -> float | None:

@@ -34,21 +34,21 @@ class IntNet:
         self.shapes[output], self.scales[output] = tuple(shape), scale
         return output
 
-    def linear(self, x, outputs, name, scale=16.0, bias=True):
+    def linear(self, x, outputs, name, scale=16.0, bias=True, weight_bits=8):
         """Add a LinearInt over the last axis."""
         shape = self.shapes[x]
         constants = [self.const((outputs, shape[-1]))] + [self.const(outputs, np.int32)] * bias
-        bits = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+        bits = {"data_bits": 8, "parameter_bits": weight_bits, "o_bits": 8}
         scales = {"scale_x": self.scales[x], "scale_w": 16.0, "scale_o": scale}
         return self.node("LinearInt", [x, *constants], name, (*shape[:-1], outputs), scale, **bits, **scales)
 
-    def conv(self, x, outputs, kernel, name):
+    def conv(self, x, outputs, kernel, name, bias=True, weight_bits=8, group=1):
         """Add a Conv2dInt that keeps the size of the map."""
         n, c, h, w = self.shapes[x]
         side = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "strides": [1, 1], "dilations": [1, 1]}
-        bits = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "group": 1}
+        bits = {"data_bits": 8, "parameter_bits": weight_bits, "o_bits": 8, "group": group}
         scales = {"scale_x": self.scales[x], "scale_w": 16.0, "scale_o": 16.0}
-        constants = [self.const((outputs, c, kernel, kernel)), self.const(outputs, np.int32)]
+        constants = [self.const((outputs, c // group, kernel, kernel))] + [self.const(outputs, np.int32)] * bias
         return self.node("Conv2dInt", [x, *constants], name, (n, outputs, h, w), 16.0, **side, **bits, **scales)
 
     def relu(self, x, name):

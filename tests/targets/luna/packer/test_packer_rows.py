@@ -1,7 +1,7 @@
 """Law: tests/packer judges every measured row as the packer and its executor did, and where they agree so do we.
 
-The rows are `tests/golden/packer`, or, where they lie beside the repository, all of the set it was chosen from, the row
-tiles and what our own graphs met on the executors.
+The rows are `tests/golden/packer` and `tests/golden/four_bits`, or, where they lie beside the repository, all of the
+sets that these were chosen from, the row tiles and what our own graphs met on the executors.
 """
 
 import functools
@@ -19,9 +19,10 @@ from tests.packer import form, judge
 HERE = Path(__file__).resolve()
 BESIDE = HERE.parents[5] / "shared" / "golden"
 WHOLE = (BESIDE / "packer" / "index.json").is_file()
-FOLDERS = [HERE.parents[3] / "golden" / "packer"]
+FOLDERS = [HERE.parents[3] / "golden" / name for name in ("packer", "four_bits")]
 if WHOLE:
-    FOLDERS = [BESIDE / "packer", BESIDE / "packer" / "more", BESIDE / "tiles", BESIDE / "executor"]
+    FOLDERS = [BESIDE / name for name in ("packer", "packer/more", "tiles", "executor", "four_bits")]
+    FOLDERS = [folder for folder in FOLDERS if (folder / "index.json").is_file()]
 
 #: (row ids) -> why the integers of a row that is equal are not ours: none
 EXCEPTIONS: dict[str, str] = {}

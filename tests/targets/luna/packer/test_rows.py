@@ -28,7 +28,7 @@ pytestmark = [
 
 def rows():
     """Yield (folder, row) of every index."""
-    for folder in (GOLDEN / "packer", GOLDEN / "packer" / "more", GOLDEN / "tiles", GOLDEN / "executor"):
+    for folder in (GOLDEN / name for name in ("packer", "packer/more", "tiles", "executor", "four_bits")):
         for row in json.loads((folder / "index.json").read_text()):
             yield folder, {"topic": "tiles", **row}
 

@@ -1,14 +1,13 @@
 """Prices of kernels: copies go through the measured points, and formulas against sums written out by hand."""
 
 import itertools
-import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lingeronnx.targets.luna.prices import ARCS
 from lingeronnx.targets.luna.timing.kernels import KernelCall, cycles
-from lingeronnx.targets.luna.timing.prices import ARCS
 from lingeronnx.targets.luna.timing.windows import Window, conv2d, deconv, depthwise, pool
 from tests.measured import BESIDE
 
@@ -97,19 +96,9 @@ def test_the_peak_of_a_large_convolution():
 
 
 @pytest.mark.skipif(not (BESIDE / "latency" / "index.json").is_file(), reason="the measured rows are not here")
-def test_every_kernel_and_node_of_the_rows():
-    """Kernels as the vendor's program has them, nodes as its executor calls them.
-
-    Left out: copies from external memory above the polynomial's last point, where that program rounds in a way that
-    nothing tells; we do not use it there.
-    """
+def test_every_row_beside_the_repository(capsys):
+    """Kernels as the vendor's program has them, nodes as its executor calls them, layers of graphs; points measured."""
     from benchmarks import latency_rows
 
-    for row in json.loads((BESIDE / "latency" / "index.json").read_text()):
-        if (row["level"], row["basis"]) not in (("kernel", "as_is"), ("node", "runtime")):
-            continue
-        if row["op"] == "kernel:memcpy_from_psram" and row["attributes"]["n"] > 65536:
-            continue
-        got = latency_rows.kernel(row) if row["level"] == "kernel" else latency_rows.node(row)
-        want = None if row["cycles"] is None else row["cycles"].get("total", row["cycles"].get("luna"))
-        assert got == (None if want is None else pytest.approx(want, rel=1e-9)), row["id"]
+    assert latency_rows.main([str(BESIDE / "latency")]) == 0
+    assert "layers of graphs within 1%: 1796 of 1801" in capsys.readouterr().out

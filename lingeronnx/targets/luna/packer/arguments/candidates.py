@@ -10,6 +10,7 @@ from .... import Target
 from ...packing import packing
 from ..judge import Ready
 from ..memory.findings import RESHAPED
+from ..narrow import BITS
 from ..net import Net
 from ..options import PSRAM, SHARE, Options
 
@@ -60,7 +61,10 @@ def candidates(ready: Ready, target: Target) -> Iterator[Candidate]:
     yielded = set()
     for names in _moves(ready.net, target):
         plain = tuple(n for n in followed(ready.net, names) if can_be_named(n))
-        for candidate in (Candidate(plain), Candidate(plain, prefetch=False), Candidate(plain, shared=True)):
+        ways = [Candidate(plain), Candidate(plain, prefetch=False), Candidate(plain, shared=True)]
+        if any(step.weight_bits == BITS for step in ready.net.steps):  # few prefetch those: they had better lie near
+            ways[1:] = ways[:0:-1]
+        for candidate in ways:
             if candidate not in yielded:
                 yielded.add(candidate)
                 yield candidate

@@ -87,8 +87,9 @@ def _transpose_between(plan: PlannedNet, step: NetStep, node: AreaNode) -> Itera
 
 
 def _rows_outside(plan: PlannedNet, step: NetStep, node: AreaNode) -> Iterator[VerdictFinding]:
+    """Rows change places with outputs: of one output there is nothing to mix up (`places.beliefs` tells of it)."""
     rows = node.x.elements // node.x.shape[-1]
-    if rows > 1 and not node.away:
+    if rows > 1 and node.y.shape[-1] > 1 and not node.away:
         yield wrong(
             step,
             "the output of a LinearInt of several rows lies in psram",

@@ -21,7 +21,7 @@ from ..net import Net
 from ..options import PSRAM, SHARE, Options
 from ..window import rounded
 from .areas import AreaNode, area
-from .constants import stored_constants
+from .constants import Stored, stored_constants
 
 __all__ = ["BUFFERS", "IN_PLACE", "MemoryPlan", "Spot", "plan_memory", "room", "sums"]
 
@@ -120,7 +120,7 @@ def plan_memory(net: Net, target: Target, options: Options, below: int | None = 
     What lives at once needs a block each, which often says so before there is a plan.
     """
     stored = stored_constants(net, target)
-    total = sum(stored.values())
+    total = sum(one.written for one in stored.values())
     held = total if options.parameters == SHARE else 0
     if below is not None and held >= below:
         return None
@@ -156,7 +156,7 @@ def plan_memory(net: Net, target: Target, options: Options, below: int | None = 
         prefetched=fetched,
         limit=limit,
         need=shared + held,
-        stored=stored,
+        stored={name: one.written for name, one in stored.items()},
         buffers=users,
     )
 
@@ -224,7 +224,7 @@ def _areas(net: Net, target: Target, places: Mapping[str, str]) -> tuple[dict[st
     return per_node, blocks
 
 
-def _buffers(net: Net, stored: Mapping[str, int], options: Options) -> tuple[list[_Item], dict[str, str], int]:
+def _buffers(net: Net, stored: Mapping[str, Stored], options: Options) -> tuple[list[_Item], dict[str, str], int]:
     """Return the two buffers of the DMA, who uses which, and the bytes fetched in a run."""
     if not options.prefetch or options.parameters == SHARE:
         return [], {}, 0
@@ -232,12 +232,13 @@ def _buffers(net: Net, stored: Mapping[str, int], options: Options) -> tuple[lis
     users: dict[str, str] = {}
     total = 0
     for step in net.steps:
-        size = sum(stored[t.name] for t in net.constants(step))
+        own = [stored[t.name] for t in net.constants(step)]
+        size = sum(one.fetched for one in own)
         if step.op in PREFETCHED and size:
             label = f"#dma-buffer{len(users) % 2 + 1}"
             users[step.name] = label
             largest[label] = max(largest.get(label, 0), size)
-            total += size
+            total += sum(one.written for one in own)
     last = len(net.steps) - 1
     return [_Item(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
 

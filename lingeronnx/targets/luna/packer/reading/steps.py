@@ -14,6 +14,7 @@ from .....formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT, format_named
 from .....formats.sound import needed_inputs
 from .... import Target
 from ....verdict import VerdictFinding
+from ...packing import RENAMED
 from ..net import Net, NetStep, NetTensor
 from ..options import Options
 from .shapes import Unknown, output_tensors
@@ -27,11 +28,10 @@ def raw_steps(graph: onnx.GraphProto) -> list[NetStep]:
     for node in graph.node:
         if node.op_type == "Constant":
             continue
-        attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
+        attributes = {RENAMED.get(a.name, a.name): _plain(helper.get_attribute_value(a)) for a in node.attribute}
         name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
-        steps.append(
-            NetStep(node.op_type, name, tuple(i for i in node.input if i), tuple(node.output), attributes, name)
-        )
+        operator, inputs = RENAMED.get(node.op_type, node.op_type), tuple(i for i in node.input if i)
+        steps.append(NetStep(operator, name, inputs, tuple(node.output), attributes, name))
     return steps
 
 

@@ -1,0 +1,116 @@
+"""4-bit weights on the chips: accuracy, flash and cycles beside those of 8 bits, as rows of a table.
+
+    python benchmarks/four_bits.py MODELS LOADERS.py [--only CASE ...] [--platform arcs venusA] [--effort normal best]
+        [--log FILE.jsonl]
+
+Every layer has 4 bits that the chip takes; the others stay at 8. A row has the accuracy of the test data (top-1, or for
+a model without classes the SQNR of its output in dB), that of float, the bytes of all constants as the package stores
+them, the cycles of one run (known for one chip), and how many layers stay at 8 bits. With --log what was measured is
+kept there, and a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import CASES, folders
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError
+from lingeronnx.run.data import Data
+
+_FEW, _WHOLE = 4, 8
+
+
+def _labelled(model: str, test: str) -> tuple[list[Any], str]:
+    """Return the test data with labels, and a mark where these are the float model's decisions."""
+    session, mark, found = lo.Session(model), "", []
+    name = session.get_outputs()[0].name
+    for feeds, labels in Data(test, session.inputs).batches(64):
+        if labels is None:
+            labels, mark = session.run([name], feeds)[0].argmax(axis=-1).astype(np.int64), "*"
+        found.append((feeds, labels))
+    return found, mark
+
+
+def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, bits: int) -> dict[str, Any]:
+    """Return the figures of one model, chip, effort and width."""
+    held = CASES[case]
+    model, test = held.model(args.models), held.test(args.loaders)
+    start = time.process_time()
+    made = lo.quantize(model, held.calib(args.loaders), platform=platform, effort=effort, weight_bits=bits)
+    took = time.process_time() - start
+    data, mark = _labelled(model, test) if held.classes else (test, "")
+    found = lo.evaluate(made.session(), data, baseline=model, output=None if held.classes else held.output)
+    noise = lo.evaluate(made.session(), test, baseline=model, output=held.output, metric="sqnr")
+    try:
+        cycles: float | None = lo.latency(made).total if made.report.chip_ready else None
+    except ConfigError:  # of this chip nobody has published any
+        cycles = None
+    words = [word for note in made.report.notes if f"stay at {_WHOLE} bits" in note for word in [note]]
+    return {
+        "case": case, "platform": platform, "effort": effort, "bits": bits, "float": found.baseline, "mark": mark,
+        "metric": found.metric, "value": found.value, "sqnr": noise.value, "ready": made.report.chip_ready,
+        "flash": made.report.cost.weights if made.report.cost is not None else None, "cycles": cycles,
+        "kept": words, "cpu": took, "words": made.report.packer_args,
+    }  # fmt: skip
+
+
+def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    log: Path | None = args.log
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
+    known = {(row["case"], row["platform"], row["effort"], row["bits"]) for row in done}
+    for effort in args.effort:
+        for case in args.only:
+            for platform in args.platform:
+                for bits in (_WHOLE, _FEW):
+                    if (case, platform, effort, bits) in known:
+                        continue
+                    done.append(_measured(case, args, platform, effort, bits))
+                    if log is not None:
+                        with log.open("a") as file:
+                            file.write(json.dumps(done[-1]) + "\n")
+    return done
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if row["float"] is None or row["metric"] == "sqnr":
+        return f"{row['value']:.1f} dB"
+    return f"{row['value']:.2f} ({row['sqnr']:.1f} dB)"
+
+
+def _line(whole: dict[str, Any], few: dict[str, Any]) -> str:
+    """Return a row of the table: 8 bits and 4 side by side."""
+    base = "" if whole["float"] is None or whole["metric"] == "sqnr" else f"{whole['float']:.2f}{whole['mark']}"
+    flash = f"{whole['flash']:,} | {few['flash']:,} ({100 * (few['flash'] / whole['flash'] - 1):+.0f} %)"
+    cycles = " | ".join("" if row["cycles"] is None else f"{row['cycles']:,.0f}" for row in (whole, few))
+    ready = "" if few["ready"] else ", not chip-ready"
+    return (
+        f"| {few['case']} | {few['platform']} | {few['effort']} | {base} | {_cell(whole)} | {_cell(few)}{ready} | "
+        f"{flash} | {cycles} |"
+    )
+
+
+def main() -> None:
+    """Parse the arguments and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    folders(parser)
+    parser.add_argument("--platform", nargs="*", default=["arcs", "venusA"])
+    parser.add_argument("--effort", nargs="*", default=["normal"])
+    parser.add_argument("--log", type=Path)
+    args = parser.parse_args()
+    rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args)}
+    print("| model | chip | effort | float | 8 bits | 4 bits | flash, 8 bits | flash, 4 bits | cycles, 8 | cycles, 4 |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for effort, case, platform, bits in rows:
+        if bits == _FEW and case in args.only and platform in args.platform and effort in args.effort:
+            print(_line(rows[effort, case, platform, _WHOLE], rows[effort, case, platform, _FEW]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The command `deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...targets import DEFAULT
+from .._shared import (
+    DATA,
+    PATH,
+    amounts,
+    axes,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pairs,
+    pictures,
+    print_json,
+    progress_bar,
+    quantizing,
+)
+from ..show import console_for, show_deployment
+
+__all__ = ["deploy"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx deploy model.onnx --calib calib.npz -o board",
+        "lingeronnx deploy model_quant.onnx --input test.npz -o board --try",
+        f"lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform {DEFAULT} -o board",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="New, or deployed to before.")
+@click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
+@click.option(
+    "--input",
+    "data",
+    metavar="DATA",
+    help="Samples for the golden vectors; without --calib also to calibrate on.  [default: those of --calib]",
+)
+@click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of samples.")
+@click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
+@click.option(
+    "--packages",
+    type=click.Choice(["one", "many"]),
+    default="one",
+    show_default=True,
+    help="The packages of several chip parts in one file, or a file each.",
+)
+@click.option(
+    "--try",
+    "attempt",
+    is_flag=True,
+    help="Compile the C program here with cc, run it on the samples and prove it against the simulator.",
+)
+@quantizing
+@click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
+@click.option("--batch-axis", multiple=True, metavar="INPUT=K|none", help="As for quantize. Repeatable.")
+@pictures
+@amounts
+@json_option
+def deploy(
+    model: Path,
+    output: Path,
+    calib: str | None,
+    data: str | None,
+    samples: int,
+    state: Sequence[str],
+    fix: Sequence[str],
+    batch_axis: Sequence[str],
+    overrides: Sequence[str],
+    packages: str,
+    attempt: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write everything a board needs into one folder.
+
+    A float model is quantized first, with the options of quantize; an integer graph is taken as it is. The folder gets
+    the whole graph and its parts, the packer's lines as a script, a C program that runs all parts, with a known-answer
+    test, golden vectors, a README with the steps and a manifest with hashes. --try proves the program on this PC.
+    """
+    source = folders_of_pictures(options)
+    with progress_bar() as progress:
+        from ... import api
+        from ...plan.config import merge_overrides
+
+        done = api.deploy(
+            model,
+            output,
+            source(calib),
+            data=source(data),
+            samples=samples,
+            state=pairs("--state", state, "OUT=IN") or None,
+            overrides=merge_overrides(overrides),
+            fix=pairs("--fix", fix, "INPUT=VALUE") or None,
+            batch_axis=axes(batch_axis) or None,
+            packages=packages,
+            attempt=attempt,
+            progress=progress,
+            **options,
+        )
+    show_deployment(console_for(as_json), done)
+    if as_json:
+        print_json({"model": model, **done.to_dict()})

@@ -1,0 +1,262 @@
+"""The command `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import ConfigError
+from ...files import chip_file
+from .._result import show_result
+from .._shared import (
+    DATA,
+    METRICS,
+    PATH,
+    RecordedCommand,
+    amounts,
+    axes,
+    check_target,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pairs,
+    pictures,
+    progress_bar,
+    quantizing,
+)
+
+if TYPE_CHECKING:
+    from ...flow import QuantizedModel
+    from ...plan import Plan
+    from ...qdq.encodings import Encodings
+
+__all__ = ["quantize"]
+
+_SHIPPED = "--deploy writes what is shipped: give --calib DATA"
+
+
+@click.command(
+    cls=RecordedCommand,
+    epilog=examples(
+        "lingeronnx quantize model.onnx --calib calib.npz",
+        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
+        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
+        "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
+    ),
+)
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
+@click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
+@quantizing
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
+    "the other. Repeatable.",
+)
+@click.option(
+    "--fix",
+    multiple=True,
+    metavar="INPUT=VALUE",
+    help="An input that always has this value, such as a sampling rate, becomes a constant. Repeatable.",
+)
+@click.option(
+    "--batch-axis",
+    multiple=True,
+    metavar="INPUT=K|none",
+    help="Which axis of an input counts the samples; none: it has no samples. Repeatable.",
+)
+@click.option(
+    "--memory",
+    type=float,
+    metavar="GB",
+    help="What passes over the data may take beyond the model itself.  [default: 0.5]",
+)
+@click.option(
+    "--format",
+    "written",
+    type=click.Choice(["thinker", "linger", "qdq", "qoperator"]),
+    default="thinker",
+    show_default=True,
+    help="Names and attributes of the graph: generation 1, or 3, or standard ONNX, as by convert.",
+)
+@click.option(
+    "--requantize",
+    is_flag=True,
+    default=None,
+    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, not its scales.",
+)
+@click.option(
+    "--plan",
+    "plan_in",
+    type=PATH,
+    metavar="FILE",
+    help="Use the scales of --save-plan; nothing is calibrated. Or begin with those of another tool: AIMET's encodings "
+    "or esp-ppq's JSON.",
+)
+@click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
+@click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
+@click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
+@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@click.option(
+    "--max-drop",
+    type=float,
+    metavar="POINTS",
+    help="Find the cheapest quantization that loses so much of the metric on --eval at most.",
+)
+@click.option(
+    "--min-sqnr",
+    type=float,
+    metavar="DB",
+    help="Find the cheapest one that gives every output so many dB at least; needs no labels.",
+)
+@click.option("--budget", type=float, metavar="MINUTES", help="With one of these two: begin no attempt after that.")
+@click.option("--resume", is_flag=True, help="With one of these two: go on with the attempts in OUT_search.jsonl.")
+@click.option(
+    "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
+)
+@pictures
+@amounts
+@json_option
+def quantize(
+    model: Path,
+    output: Path | None,
+    plan_in: Path | None,
+    save_plan: Path | None,
+    eval_data: str | None,
+    overrides: Sequence[str],
+    state: Sequence[str],
+    fix: Sequence[str],
+    batch_axis: Sequence[str],
+    written: str,
+    deploy_to: Path | None,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Quantize a model and say what became of it.
+
+    A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as the platform holds
+    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, and
+    for nothing else, as the report and the file say. Where float operators before or after the integers stay with the
+    host, the part for the packer is written as well.
+    """
+    wishes, source = _wishes(options, eval_data), folders_of_pictures(options)
+    output = output or model.with_name(f"{model.stem}_quant.onnx")
+    read = [model, options["calib"], options["config"], plan_in, eval_data]
+    check_target(output, read)  # names are made of it
+    attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
+    _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
+    _check_format(written, deploy_to)
+    plan = None if plan_in is None else _read_plan(plan_in, options)
+    calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
+    with progress_bar() as progress:
+        from ... import api
+        from ...plan.config import merge_overrides
+
+        if deploy_to is not None:
+            _check_deploy(deploy_to, model, calib, plan)
+        calib = source(calib)
+        result = api.quantize(
+            model,
+            calib,
+            plan=plan,
+            overrides=merge_overrides(overrides),
+            state=fed_back,
+            fix=pairs("--fix", fix, "INPUT=VALUE") or None,
+            batch_axis=axes(batch_axis) or None,
+            eval_data=source(eval_data),
+            log=attempts if wishes else None,
+            progress=progress,
+            **options,
+        )
+        result = _with_doubts(result) if verbose else result
+        deployed = None
+        if deploy_to is not None:
+            _check_scales(model, result)
+            deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
+        done = result.write(output, written, plan=save_plan)
+        _write_search(result, model, pages)
+    show_result(model, done, as_json, deployed)
+
+
+def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
+    """Whether the cheapest quantization is asked for; UsageError for options that belong to others not given."""
+    if options["metric"] is not None and eval_data is None:
+        raise click.UsageError("--metric needs --eval DATA")
+    wishes = options["max_drop"] is not None or options["min_sqnr"] is not None
+    if not wishes and (options["budget"] is not None or options["resume"]):
+        option = "resume" if options["resume"] else "budget"
+        raise click.UsageError(f"--{option} needs --max-drop POINTS or --min-sqnr DB")
+    return wishes
+
+
+def _check_targets(
+    read: Sequence[str | Path | None], output: Path, save_plan: Path | None, search: Iterable[Path]
+) -> None:
+    """Raise ConfigError where a file that is written would replace one that is read, or another."""
+    chip_output = chip_file(output)
+    check_target(chip_output, read)
+    for path in (*([] if save_plan is None else [save_plan]), *search):
+        check_target(path, [*read, output, chip_output])
+
+
+def _check_format(written: str, deploy_to: Path | None) -> None:
+    """Raise UsageError for a format that a board's files cannot be made of."""
+    if deploy_to is not None and written != "thinker":
+        raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
+
+
+def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
+    """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
+    from ...deployment import check_folder
+    from ...flow import need_data
+    from ...graph import ir
+
+    check_folder(folder)
+    need_data(_SHIPPED, ir.load(model), calib, plan)
+
+
+def _check_scales(model: Path, result: QuantizedModel) -> None:
+    """Raise ConfigError where a scale comes from no data."""
+    from ...flow import need_scales
+    from ...graph import ir
+
+    need_scales(_SHIPPED, ir.load(model), result.plan)
+
+
+def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
+    """Write the attempts of a search, if there was one, as a page and as a picture."""
+    if result.report.search is not None:
+        from ...search.page import write_page
+
+        page, picture = pages
+        write_page(result.report.search, f"{model.name}, {result.report.platform}", page, picture)
+
+
+def _with_doubts(result: QuantizedModel) -> QuantizedModel:
+    """Return the result, its notes with what looks wrong with the model as it is held."""
+    from ... import api
+
+    doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
+    return replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))
+
+
+def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
+    """Read a plan; put the platform and mode of one of ours into `options`; ConfigError where others were given."""
+    from ...plan import Plan
+    from ...qdq.encodings import read_plan
+
+    plan = read_plan(path)
+    if not isinstance(plan, Plan):
+        return plan
+    for key, have in (("platform", plan.platform), ("mode", plan.mode)):
+        if options[key] not in (None, have):
+            raise ConfigError(f"--{key} {options[key]}: the plan {path} is for {have}; drop one of the two")
+        options[key] = have
+    return plan

@@ -1,0 +1,113 @@
+"""The commands `analyze weights` and `analyze outputs`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .._shared import (
+    DATA,
+    PATH,
+    amounts,
+    check_target,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pictures,
+    print_json,
+    progress_bar,
+)
+
+if TYPE_CHECKING:
+    from ...analysis.profile.outliers import OutlierRow
+
+__all__ = ["analyze"]
+
+
+@click.group(
+    epilog=examples(
+        "lingeronnx analyze weights model.onnx",
+        "lingeronnx analyze outputs model.onnx --data calib.npz",
+    )
+)
+def analyze() -> None:
+    """Find the weights and outputs whose range a few outliers made."""
+
+
+@analyze.command(
+    epilog=examples(
+        "lingeronnx analyze weights model.onnx",
+        "lingeronnx analyze weights best.pt -o wb_analyse.log",
+    )
+)
+@click.argument("model", metavar="MODEL.onnx|CHECKPOINT.pt", type=PATH)
+@click.option(
+    "-o", "--output", type=PATH, metavar="LOG", default=Path("wb_analyse.log"), show_default=True, help="The table."
+)
+@json_option
+def weights(model: Path, output: Path, as_json: bool) -> None:
+    """Write mean, largest and 0.99 quantile of every weight's absolute values.
+
+    Nothing in a checkpoint is executed. Under a weight whose largest value is over 10 times its 0.99 quantile stands a
+    row of !!!: clamp or normalise that layer.
+    """
+    check_target(output, [model])
+    from ... import api
+
+    rows = api.wb_analyse(model, output)
+    _tell(rows, model, output, as_json)
+
+
+@analyze.command(
+    epilog=examples(
+        "lingeronnx analyze outputs model.onnx --data calib.npz",
+        "lingeronnx analyze outputs model_quant.onnx --data calib.npz --match '^/layer1/' -o layer1.log",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA}.")
+@click.option("--match", metavar="REGEX", help="Only layers in whose names this is found.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="LOG",
+    default=Path("Analyse_layer_output.log"),
+    show_default=True,
+    help="The table.",
+)
+@pictures
+@amounts
+@json_option
+def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | None, **options: Any) -> None:
+    """Write mean, largest and 0.99 quantile of every layer's absolute outputs, over all of the data.
+
+    Takes float models and integer graphs, whose integers count as real values. Under a layer whose largest output is
+    over 10 times its 0.99 quantile stands a row of !!!.
+    """
+    source = folders_of_pictures(options)
+    check_target(output, [model, data])
+    with progress_bar() as progress:
+        from ... import api
+
+        if batch is not None:
+            options["batch"] = batch
+        rows = api.analyse_outputs(model, source(data), log=output, progress=progress, **options)
+    _tell(rows, model, output, as_json)
+
+
+def _tell(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
+    """Print the outliers' rows, and with --json all."""
+    outliers = [row for row in rows if row.outlier]
+    for row in outliers:
+        click.echo(
+            f"{row.name}: its largest value {row.largest:.4g} is {row.versu:.3g} times its 0.99 quantile "
+            f"{row.dynamic:.4g}; clamp or normalise this layer",
+            err=as_json,
+        )
+    click.echo(f"{output}: {len(rows)} rows, {len(outliers)} with an outlier's range", err=as_json)
+    if as_json:
+        print_json({"model": model, "output": output, "rows": [row.to_dict() for row in rows]})

@@ -1,0 +1,87 @@
+"""The command `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ...targets import DEFAULT
+from .._shared import DATA, PATH, examples, json_option, json_text, print_json
+
+__all__ = ["check"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx check model.onnx",
+        f"lingeronnx check model_quant.onnx --platform {DEFAULT} -o findings",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--platform", metavar="NAME", help=f"Default: the one an integer graph was made for, else {DEFAULT}.")
+@click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA}.")
+@click.option("--packer-args", metavar="ARGS", help="Judge an integer graph under these packer arguments, in quotes.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="DIR",
+    help="Write check.txt and, of a float model with --calib, model_check_result.txt, both as .json too, in here.",
+)
+@click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
+              help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
+@json_option
+def check(
+    model: Path,
+    platform: str | None,
+    calib: str | None,
+    packer_args: str | None,
+    output: Path | None,
+    notes: str,
+    as_json: bool,
+) -> None:
+    """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
+
+    Takes float models and integer graphs. Says of float models which rewrites of --fit would help and what would
+    remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
+    then computes the same integers, and the cost: MACs, bytes, memory, DMA. Exit code 0 where nothing is wrong, else 1.
+
+    With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
+    output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
+    """
+    from ... import api
+    from ...analysis.check.structure import RESULT
+    from ...graph import ir
+    from ...qdq.read import is_quantized
+
+    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
+    lines, every = found.lines(notes == "full"), found.lines(True)
+    body = {"model": model, **found.to_dict()}
+    if output is not None:
+        files: dict[str, str] = {}
+        if calib is None and found.kind == "float" and not is_quantized(ir.load(model)):
+            click.echo(f"note: {RESULT} tells scales and ranges: it is written with --calib DATA only", err=True)
+        else:
+            built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
+            wrong = [f"looks wrong: {line}" for line in built.lines()]
+            lines, every = lines + wrong, every + wrong
+            files = {RESULT: built.text(), f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n"}
+        texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
+        _write_folder(output, {**texts, **files})
+    for line in lines:
+        click.echo(line, err=as_json)
+    if as_json:
+        print_json(body)
+    if not found.sound:
+        click.get_current_context().exit(1)
+
+
+def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
+    from ...files import making, write_text
+
+    with making(folder):
+        for name, text in files.items():
+            write_text(folder / name, text)

@@ -1,0 +1,84 @@
+"""The command `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .._shared import (
+    DATA,
+    PATH,
+    amounts,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pairs,
+    pictures,
+    places,
+    print_json,
+    progress_bar,
+)
+from ..show import console_for, show_comparison
+
+__all__ = ["compare"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx compare model.onnx model_quant.onnx --data test.npz -o compared",
+        "lingeronnx compare model.onnx model_quant.onnx --data badcase.npz -o compared --json",
+    )
+)
+@click.argument("float_model", type=PATH, metavar="FLOAT")
+@click.argument("quant_model", type=PATH, metavar="QUANT")
+@click.option("--data", metavar="DATA", help=f"What to run both on: {DATA}; may hold labels.")
+@click.option(
+    "--profiles",
+    nargs=2,
+    type=PATH,
+    metavar="DIR DIR",
+    help="In place of --data: folders of FLOAT and QUANT by `profile --keep`; nothing is run.",
+)
+@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for the four files.")
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that is fed back: items of DATA are calls. Repeatable.",
+)
+@pictures
+@amounts
+@places
+@json_option
+def compare(
+    float_model: Path,
+    quant_model: Path,
+    data: str | None,
+    profiles: tuple[Path, Path] | None,
+    output: Path,
+    state: Sequence[str],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare two models tensor by tensor, and say which layer loses accuracy, why, and what mends it.
+
+    FLOAT and QUANT are models, float or integer; QUANT may be the folder of a dump. Writes compare_per_layer_out.txt
+    and .csv, abnormal_layer_advisor.txt and profiler.html into DIR.
+    """
+    source = folders_of_pictures(options)
+    if (data is None) == (not profiles):
+        raise click.UsageError("give one of --data DATA and --profiles DIR DIR")
+    with progress_bar() as progress:
+        from ... import api
+
+        fed = pairs("--state", state, "OUT=IN") or None
+        if profiles:
+            found = api.compare_kept(float_model, quant_model, profiles, output, progress=progress, **options)
+        else:
+            found = api.compare(float_model, quant_model, source(data), output, state=fed, progress=progress, **options)
+    show_comparison(console_for(as_json), found, output)
+    if as_json:
+        print_json({"folder": output, **found.to_dict()})

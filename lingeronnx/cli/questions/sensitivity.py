@@ -1,0 +1,148 @@
+"""The command `sensitivity`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .._shared import (
+    DATA,
+    PATH,
+    amounts,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pairs,
+    pictures,
+    places,
+    print_json,
+    progress_bar,
+    quantizing,
+)
+from ..show import console_for
+
+__all__ = ["sensitivity"]
+
+_SHOWN = 20  # rows on the screen; the file has all
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity",
+        "lingeronnx sensitivity model.onnx --calib calib.npz -o sensitivity --metric SQNR --metric KL --what all",
+        "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity --metric top1 --workers 4",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
+@click.option("--eval", "eval_data", metavar="DATA", help="What to measure on.  [default: --calib]")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=PATH,
+    required=True,
+    metavar="DIR",
+    help="Folder for sensitive_ops.txt, sensitive_ops.json and what --resume needs.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="L1 | MSE | KL | Cosine | SQNR of the output against the float model's, top1 | top5, or "
+    "module:function of (outputs, labels). Repeatable; the first ranks.  [default: L1]",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["ascending", "descending"]),
+    help="Which values are the most sensitive first.  [default: a function's least]",
+)
+@click.option(
+    "--what",
+    type=click.Choice(["both", "weight", "activation", "all"]),
+    default="both",
+    show_default=True,
+    help="What of an operator is quantized.",
+)
+@click.option("--all-but-one", is_flag=True, help="Quantize everything but the operator, instead of it alone.")
+@click.option("--reserve", is_flag=True, help="The other way round: the operators to take back to 8 bits first.")
+@click.option("--tensor", "output", metavar="OUTPUT", help="The graph output to look at.  [default: the first]")
+@click.option("--resume", is_flag=True, help="Go on where a run into the same folder was broken off.")
+@click.option(
+    "--plots",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Draw histograms of the N best and worst layers, as PDF files.  [default: none]",
+)
+@quantizing
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that a caller feeds back into a state input; items of the data are calls. Repeatable.",
+)
+@pictures
+@amounts
+@places
+@json_option
+def sensitivity(
+    model: Path,
+    calib: str | None,
+    eval_data: str | None,
+    folder: Path,
+    metrics: Sequence[str],
+    overrides: Sequence[str],
+    state: Sequence[str],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Rank the operators of a float model by what quantizing each of them alone costs.
+
+    At the end stand the options of quantize that leave the worst ones out, and what they are predicted to give back.
+    """
+    source = folders_of_pictures(options)
+    from ...files import making
+
+    with making(folder), progress_bar() as progress:
+        from ... import api
+        from ...plan.config import merge_overrides
+
+        found = api.sensitivity(
+            model,
+            source(calib),
+            source(eval_data),
+            folder=folder,
+            metric=metrics or ("L1",),
+            overrides=merge_overrides(overrides) or None,
+            state=pairs("--state", state, "OUT=IN") or None,
+            progress=progress,
+            **options,
+        )
+    console = console_for(as_json)
+    console.print(found.text(_SHOWN), soft_wrap=True)
+    for note in found.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    if as_json:
+        best = found.best
+        print_json(
+            {
+                "model": model,
+                "folder": folder,
+                "metrics": list(found.metrics),
+                "sensitive_ops": found.to_list(),
+                "samples": found.samples,
+                "advised_by": found.advised_by,
+                "float": found.exact,
+                "quantized": found.quantized,
+                "advice": list(found.advice),
+                "options": [] if best is None else list(best.options),
+                "macs": found.macs,
+                "macs_of_whole_runs": found.whole,
+                "notes": list(found.notes),
+            }
+        )

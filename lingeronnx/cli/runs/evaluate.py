@@ -1,0 +1,68 @@
+"""The command `evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .._shared import (
+    DATA,
+    METRICS,
+    PATH,
+    amounts,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pictures,
+    places,
+    print_json,
+    progress_bar,
+)
+from ..show import console_for, show_evaluation
+
+__all__ = ["evaluate"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx evaluate model_quant.onnx --data test.npz --baseline model.onnx",
+        "lingeronnx evaluate model_quant.onnx --data test.npz --baseline model.onnx --metric sqnr",
+        "lingeronnx evaluate model_quant.onnx --data test.npz --workers 4",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--data", required=True, metavar="DATA", help=f"What to measure on: {DATA}; may hold labels.")
+@click.option("--baseline", type=PATH, metavar="FLOAT.onnx", help="The model to compare with.")
+@click.option("--metric", metavar="NAME", help=f"{METRICS}  [default: top1 with labels, else sqnr]")
+@click.option("--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]")
+@pictures
+@amounts
+@places
+@json_option
+def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
+    """Measure a model against labels, or against a baseline's outputs."""
+    source = folders_of_pictures(options)
+    with progress_bar() as progress:
+        from ...run.evaluation import evaluate as run
+
+        if batch is not None:
+            options["batch"] = batch
+        found = run(model, source(data), progress=progress, **options)
+    show_evaluation(console_for(as_json), found, model, options["baseline"])
+    if as_json:
+        drop = None if found.baseline is None else found.baseline - found.value
+        print_json(
+            {
+                "model": model,
+                "baseline_model": options["baseline"],
+                "metric": found.metric,
+                "unit": found.unit,
+                "value": found.value,
+                "baseline": found.baseline,
+                "drop": drop,
+                "samples": found.samples,
+                **({"warnings": list(found.warnings)} if found.warnings else {}),
+            }
+        )

@@ -1,0 +1,76 @@
+"""The command `profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...errors import ConfigError
+from .._shared import (
+    DATA,
+    PATH,
+    amounts,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pictures,
+    print_json,
+    progress_bar,
+)
+
+__all__ = ["profile"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx profile model.onnx --data calib.npz -o profile",
+        "lingeronnx profile model_quant.onnx --data calib.npz -o profile --prefix /layer1/ --type Conv2dInt",
+        "lingeronnx profile model.onnx --data calib.npz -o profile --tensorboard --per-channel",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA}.")
+@click.option("-o", "--output", "out_dir", type=PATH, required=True, metavar="DIR", help="The folder to write into.")
+@click.option(
+    "--prefix", "prefixes", multiple=True, metavar="P", help="Only operators whose node's name begins so. Repeatable."
+)
+@click.option("--type", "types", multiple=True, metavar="T", help="Only operators of this type. Repeatable.")
+@click.option(
+    "--stack",
+    "with_stack",
+    is_flag=True,
+    help="A column with the place in the source, where torch's exporter noted it.",
+)
+@click.option("--tensorboard", is_flag=True, help="Write histograms into DIR/tensorboard.")
+@click.option("--per-channel", is_flag=True, help="With --tensorboard: a histogram for each channel.")
+@click.option("--keep", is_flag=True, help="Write every tensor into DIR/tensors too, to compare without running again.")
+@pictures
+@amounts
+@json_option
+def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | None, **options: Any) -> None:
+    """Write range, mean and variance of all that a model's operators read and write.
+
+    DIR gets statistic.txt, one row for each input, output, weight and bias of each operator, and profile.npz, which
+    holds the histograms too. Integers count as real values. Takes float models and integer graphs.
+    """
+    source = folders_of_pictures(options)
+    if options["per_channel"] and not options["tensorboard"]:
+        raise click.UsageError("--per-channel needs --tensorboard")
+    if not out_dir.parent.is_dir():
+        raise ConfigError(f"cannot make the folder {out_dir}: there is no folder {out_dir.parent}; create it first")
+    with progress_bar() as progress:
+        from ... import api
+
+        if batch is not None:
+            options["batch"] = batch
+        found = api.profile(model, source(data), out_dir, progress=progress, **options)
+    chosen = found.to_dict(options["prefixes"], options["types"])
+    files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
+    click.echo(
+        f"{out_dir}: {len(chosen)} rows of {len({row['module'] for row in chosen})} operators; {', '.join(files)}",
+        err=as_json,
+    )
+    if as_json:
+        print_json({"model": model, "output": out_dir, "rows": chosen})

@@ -1,0 +1,72 @@
+"""The command `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .._shared import DATA, PATH, examples, folders_of_pictures, json_option, pairs, pictures, print_json
+from ..show import console_for, show_verification
+
+__all__ = ["verify"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx verify board/model_chip.onnx --input board/golden/0/input.npz --device-dump workspace/data",
+        "lingeronnx verify model_quant.onnx --input test.npz --sample 3 --device-log uart.log",
+        "lingeronnx verify model_quant.onnx --input test.npz --device-output output.bin",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--input", "data", required=True, metavar="DATA", help=f"What the device was fed: {DATA}.")
+@click.option("--device-dump", "dump", type=PATH, metavar="DIR", help="The executor's dumps, text or binary.")
+@click.option(
+    "--device-log",
+    "log",
+    type=PATH,
+    metavar="FILE",
+    help="A board's log with a line of checksums per tensor; its form was not tried on silicon.",
+)
+@click.option(
+    "--device-output",
+    "output",
+    type=PATH,
+    metavar="FILE",
+    help="All outputs one after another: raw, or .txt with an integer per line.",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The sample of DATA that was run last, counted from 0.",
+)
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that was fed back: items of DATA are calls. Repeatable.",
+)
+@click.option("--packer-args", metavar="ARGS", help="What the packer was told, to judge its plan by.")
+@pictures
+@json_option
+def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **options: Any) -> None:
+    """Compare what a device computed with the simulator.
+
+    Finds the first layer and element that differ, by how many counts, and names the fault that would explain it.
+    Exit code 0 where all that was shown is equal, else 1.
+    """
+    source = folders_of_pictures(options)
+    from ... import api
+
+    found = api.verify(model, source(data), state=pairs("--state", state, "OUT=IN") or None, **options)
+    show_verification(console_for(as_json), found)
+    if as_json:
+        print_json({"model": model, **found.to_dict()})
+    if not found.agrees:
+        click.get_current_context().exit(1)

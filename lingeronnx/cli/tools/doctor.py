@@ -1,0 +1,73 @@
+"""The command `doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .._shared import examples, json_option, print_json, progress_bar
+from ..show import console_for
+
+if TYPE_CHECKING:
+    from ...support.environment import Environment
+
+__all__ = ["doctor"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx doctor",
+        "lingeronnx doctor --json",
+    )
+)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Look at this installation: versions, processor, cache; test its compiled kernels; say what is wrong.
+
+    The kernels are compared with plain loops, integer by integer. The exit code is 1 where something is wrong.
+    """
+    with progress_bar() as progress:
+        from ...support.environment import environment
+        from ...support.selftest import self_test
+
+        around = environment()
+        tested = None if around.instructions == "none" else self_test(progress)
+    wrong = [*around.problems, *(str(each) for each in tested.differences)] if tested else list(around.problems)
+    console = console_for(as_json)
+    for name, line in _lines(around):
+        console.print(f"{name:<20} {line}", soft_wrap=True, markup=False, highlight=False)
+    if tested is not None:
+        said = f"{tested.integers} integers of {tested.nets} nets"
+        verdict = "NOT equal to the plain classes" if tested.differences else "all equal to the plain classes"
+        console.print(f"{'self test':<20} {said}, {verdict}", soft_wrap=True, markup=False, highlight=False)
+    for line in wrong or ["nothing"]:
+        console.print(f"{'wrong':<20} {line}", soft_wrap=True, markup=False, highlight=False)
+    if as_json:
+        test = None if tested is None else {**vars(tested), "differences": [str(each) for each in tested.differences]}
+        print_json({**around.to_dict(), "self_test": test, "problems": wrong})
+    if wrong:
+        ctx.exit(1)
+
+
+def _lines(around: Environment) -> list[tuple[str, str]]:
+    """Return (what, its text) of everything that stands before the test."""
+    extras: dict[str, list[str]] = {}
+    for each in around.packages:
+        extras.setdefault(each.extra, []).append(f"{each.name} {each.version or 'not there'}")
+    size, count = around.code
+    cache = f"{around.cache}: {count} files, {size / 1e6:.1f} MB" if around.cache else "none"
+    memory = f", {around.memory / 1e9:.1f} GB free" if around.memory else ""
+    rows = ", ".join(around.rows)
+    return [
+        ("lingeronnx", f"{around.version} in {around.folder}"),
+        ("Python", around.python),
+        ("system", around.system),
+        ("processor", f"{around.processor}, {around.threads} threads{memory}"),
+        ("instructions", f"{around.instructions} (this processor can run {rows})"),
+        ("cache", cache),
+        *((f"packages [{extra}]" if extra else "packages", ", ".join(names)) for extra, names in extras.items()),
+        ("C compiler", around.compiler or "none (needed for deploy --try only)"),
+        *(("settings", f"{name}={value}") for name, value in around.settings.items()),
+    ]

@@ -1,0 +1,49 @@
+"""The command `platforms`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...targets import DEFAULT, PLATFORMS, Target, by_name
+from .._shared import examples, json_option, print_json
+from ..show import console_for, plain, show_platform, show_platforms
+
+__all__ = ["platforms"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx platforms",
+        f"lingeronnx platforms {DEFAULT}",
+        "lingeronnx platforms --markdown > docs/operators.md",
+    )
+)
+@click.argument("name", required=False)
+@click.option("--markdown", is_flag=True, help="Print the page of operators, limits and faults on all platforms.")
+@json_option
+def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
+    """List the platforms, or tell limits, operators and known faults of one."""
+    if markdown:
+        if name is not None or as_json:
+            raise click.UsageError("--markdown prints one page on all platforms; give it alone")
+        from ...analysis.check.operators_page import operators_markdown
+
+        click.echo(operators_markdown(), nl=False)
+        return
+    rows = PLATFORMS if name is None else (by_name(name),)
+    console = console_for(as_json)
+    if name is None:
+        show_platforms(console, rows)
+    else:
+        show_platform(console, rows[0])
+    if as_json:
+        found = [_columns(row) for row in rows]
+        print_json({"platforms": found} if name is None else found[0])
+
+
+def _columns(target: Target) -> dict[str, Any]:
+    """Return a row as JSON-ready values; what its vendor's code holds stands beside the other columns."""
+    found = plain(target)
+    return {**found, **found.pop("vendor"), "packer": target.vendor.packer}

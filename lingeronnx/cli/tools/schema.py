@@ -1,0 +1,27 @@
+"""The command `schema`."""
+
+from __future__ import annotations
+
+import click
+
+from .._shared import examples, print_json
+
+__all__ = ["schema"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx schema quant > quant.schema.json",
+        "lingeronnx schema plan",
+        "lingeronnx schema report",
+    )
+)
+@click.argument("what", type=click.Choice(["quant", "plan", "report"]))
+def schema(what: str) -> None:
+    """Print the JSON Schema of a file: quant.yaml (--config), a plan (--save-plan) or a report (quantize --json).
+
+    An editor that knows it completes and checks quant.yaml as it is typed.
+    """
+    from ...schemas.files import schema_of
+
+    print_json(schema_of(what))

@@ -1,0 +1,229 @@
+"""Kernels whose results depend on few numbers, in nodes on integers: layers, sums, products, pools, tables.
+
+Each function takes the nodes so far, the kernel, the inputs (integers of their own types) and their shapes, and returns
+the outputs in the kernel's types. Raises NotExact where there is no form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator import kernels as k
+from simulator.fixed import Chain, LunaDivide, Rescale, luna_divide, luna_reciprocal
+from simulator.kernel import Kernel
+
+from ...graph import ir
+from .nodes import IntegerNodes, NotExact
+
+__all__ = ["LAYERS", "Shapes", "Writer", "magnitude"]
+
+Shapes = Sequence[tuple[int, ...]]
+Writer = Callable[[IntegerNodes, Any, Sequence[ir.Value], Shapes, Sequence[np.dtype]], list[ir.Value]]
+
+_FLOAT = int(ir.DataType.FLOAT)
+_UINT8 = int(ir.DataType.UINT8)
+
+#: Sums of a pool are made by a float convolution with ones: float32 counts so far.
+_COUNTED = 1 << 24
+
+
+def magnitude(dtype: np.dtype) -> int:
+    """Return the largest absolute value of an integer type."""
+    return 1 << (8 * dtype.itemsize - 1)
+
+
+def _sums(weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int) -> tuple[np.ndarray, int]:
+    """Return the bias int64 [O], and the largest |sum| of weights [O, ...] on inputs up to `reach` less `zero`."""
+    wide = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
+    biases = np.zeros(len(weight), np.int64) if bias is None else np.asarray(bias).astype(np.int64)
+    return biases, int((wide * (reach + abs(zero)) + np.abs(biases)).max(initial=0))
+
+
+def _raised(do: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
+    """Return int8 x as uint8, 128 higher.
+
+    onnxruntime's products of uint8 by int8 saturate in 16 bits on processors without instructions for them; those of
+    uint8 by uint8 are exact everywhere.
+    """
+    if isinstance(x, np.ndarray):
+        return do.constant((x.astype(np.int16) + 128).astype(np.uint8))
+    return do("Cast", do("Add", do.wide(x), 128), to=_UINT8)
+
+
+def _zero(do: IntegerNodes, zero: int = 0) -> ir.Value:
+    """Return the zero point of what `_raised` gives."""
+    return do.constant(np.array(128 + zero, np.uint8))
+
+
+def _conv(
+    do: IntegerNodes, kernel: k.Conv, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    """ConvInteger pads with the zero point."""
+    if kernel.weight.dtype != np.int8 or types[0] != np.int8:
+        raise NotExact("ONNX has no integer convolution of 16 bits")
+    spatial = kernel.weight.ndim - 2
+    settings = {
+        "strides": list(kernel.strides or [1] * spatial), "pads": list(kernel.pads or [0] * 2 * spatial),
+        "dilations": list(kernel.dilations or [1] * spatial), "group": kernel.group,
+    }  # fmt: skip
+    zeros = _zero(do, kernel.zero), _zero(do)
+    sums = do("ConvInteger", _raised(do, xs[0]), _raised(do, kernel.weight), *zeros, **settings)
+    bias, bound = _sums(kernel.weight, kernel.bias, kernel.zero, 128)
+    view = (1, -1, *[1] * spatial)
+    acc = do("Add", do.wide(sums), bias.reshape(view))
+    return [do.narrow(do.rescaled(acc, kernel.rescale.within(bound, kernel.clip), view), kernel.rescale.dtype)]
+
+
+def product(do: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
+    """Return the sums of x [..., I] less `zero` with weight [I, O]."""
+    if dtype == weight.dtype == np.int8:
+        return do.wide(do("MatMulInteger", _raised(do, x), _raised(do, weight), _zero(do, zero), _zero(do)))
+    return do("MatMul", do.wide(x, zero), do.constant(weight.astype(np.int64)))
+
+
+def _linear(
+    do: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    bias, bound = _sums(kernel.weight, kernel.bias, kernel.zero, magnitude(types[0]))
+    acc = do("Add", product(do, xs[0], kernel.weight.T, types[0], kernel.zero), bias)
+    form = kernel.rescale.within(bound, kernel.clip)
+    return [do.narrow(do.rescaled(acc, form, (-1,)), kernel.rescale.dtype)]
+
+
+def _matmul(
+    do: IntegerNodes, kernel: k.MatMul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    if all(dtype == np.int8 for dtype in types):
+        acc = do.wide(do("MatMulInteger", *(_raised(do, x) for x in xs), _zero(do), _zero(do)))
+    else:
+        acc = do("MatMul", *map(do.wide, xs))
+    form = kernel.rescale.within(shapes[0][-1] * math.prod(map(magnitude, types)), kernel.clip)
+    return [do.narrow(do.rescaled(acc, form), kernel.rescale.dtype)]
+
+
+def _sum(
+    do: IntegerNodes,
+    kernel: k.AddShift | k.AddScaled,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
+) -> list[ir.Value]:
+    """Both operands are requantized, then their sum."""
+    if isinstance(kernel, k.AddShift):
+        *each, out = (Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0))
+    else:
+        *each, out = kernel.x, kernel.y, kernel.out
+    bounds = [magnitude(dtype) for dtype in types]
+    parts = [do.rescaled(do.wide(x), r.within(bound)) for x, r, bound in zip(xs, each, bounds, strict=True)]
+    total = do("Add" if kernel.sign > 0 else "Sub", *parts)
+    whole = sum(r.bound(bound) for r, bound in zip(each, bounds, strict=True))
+    return [do.narrow(do.rescaled(total, out.within(whole, kernel.clip)), out.dtype)]
+
+
+def _mul(
+    do: IntegerNodes, kernel: k.Mul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    form = kernel.rescale.within(math.prod(map(magnitude, types)), kernel.clip)
+    return [do.narrow(do.rescaled(do("Mul", *map(do.wide, xs)), form), kernel.rescale.dtype)]
+
+
+def _affine(
+    do: IntegerNodes, kernel: k.ChannelAffine, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    view = (1, -1, *[1] * (len(shapes[0]) - 2))
+    weight = np.asarray(kernel.weight).astype(np.int64)
+    bias, bound = _sums(weight[:, None], kernel.bias, kernel.zero, magnitude(types[0]))
+    acc = do("Add", do("Mul", do.wide(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
+    return [do.narrow(do.rescaled(acc, kernel.rescale.within(bound, kernel.clip)), kernel.rescale.dtype)]
+
+
+def _requant(
+    do: IntegerNodes, kernel: k.Requant, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    right, x = kernel.rescale.pow2_shift, do.wide(xs[0])
+    if right is not None and right < 0 and not kernel.saturate:
+        return [do.narrow(do("Mul", x, 1 << -right), kernel.rescale.dtype)]
+    return [do.narrow(do.rescaled(x, kernel.rescale.within(magnitude(types[0]))), kernel.rescale.dtype)]
+
+
+def _concat(
+    do: IntegerNodes, kernel: k.Concat, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    parts = [
+        do.rescaled(do.wide(x), rescale.within(magnitude(dtype)))
+        for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)
+    ]
+    return [do.narrow(do("Concat", *parts, axis=kernel.axis), kernel.rescales[0].dtype)]
+
+
+def _centered(
+    do: IntegerNodes, kernel: k.Centered, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    moved = [
+        do.narrow(do.wide(x, zero), np.dtype(np.int16)) if zero else x for x, zero in zip(xs, kernel.zeros, strict=True)
+    ]
+    kinds = [np.dtype(np.int16) if zero else dtype for dtype, zero in zip(types, kernel.zeros, strict=True)]
+    if type(kernel.kernel) not in LAYERS:
+        raise NotExact(f"{type(kernel.kernel).__name__} with a zero point")
+    return LAYERS[type(kernel.kernel)](do, kernel.kernel, moved, shapes, kinds)
+
+
+def _average(
+    do: IntegerNodes, kernel: k.AvgPool, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    """The window's sum by a convolution with ones, exact in float32; a division is a table of all sums."""
+    spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * magnitude(types[0])
+    if kernel.ceil_mode:
+        raise NotExact("windows may reach beyond the padding (ceil_mode)")
+    if bound >= _COUNTED:
+        raise NotExact(f"sums up to {bound} of a pool; float32 counts to {_COUNTED}")
+    channels = shapes[0][1]
+    ones = do.constant(np.ones((channels, 1, *kernel.kernel), np.float32))
+    sums = do(
+        "Conv", do("Cast", xs[0], to=_FLOAT), ones, group=channels, kernel_shape=list(kernel.kernel),
+        strides=list(kernel.strides or [1] * spatial), pads=list(kernel.pads or [0] * 2 * spatial),
+    )  # fmt: skip
+    acc, rule = do.wide(sums), kernel.rule
+    if isinstance(rule, Rescale | Chain):
+        return [do.narrow(do.rescaled(acc, rule.within(bound, kernel.clip)), rule.dtype)]
+    return [do.chosen(quotients(rule, bound, kernel.clip), do("Add", acc, bound))]
+
+
+def quotients(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
+    """Return what `rule` makes of every sum from -bound to bound, in its type."""
+    form = rule.within(bound, clip)
+    if rule.shift < 0:
+        values = np.full(2 * bound + 1, form.low)
+    else:
+        r, e = luna_reciprocal(rule.divisor)
+        divided = [luna_divide(n, r, e, rule.shift) for n in range(-bound, bound + 1)]
+        values = np.clip(divided, form.low, form.high)
+    return values.astype(rule.dtype)
+
+
+def _table(
+    do: IntegerNodes, kernel: k.Table, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    values = np.asarray(kernel.values).reshape(-1)
+    return [do.chosen(values, do("Add", do.wide(xs[0]), len(values) // 2))]
+
+
+def _glu(
+    do: IntegerNodes, kernel: k.Glu, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    axis = kernel.axis % len(shapes[0])
+    half = shapes[0][axis] // 2
+    value, gate = do.several("Split", do.wide(xs[0]), np.array([half, half]), outputs=2, axis=axis)
+    gates = do.chosen(np.asarray(kernel.gate, np.int64), do("Add", gate, 128))
+    return [do.narrow(do.rescaled(do("Mul", value, gates), kernel.rescale.within(128 << 15)), kernel.rescale.dtype)]
+
+
+LAYERS: Mapping[type[Kernel], Writer] = {
+    k.Conv: _conv, k.Linear: _linear, k.MatMul: _matmul, k.AddShift: _sum, k.AddScaled: _sum, k.Mul: _mul,
+    k.ChannelAffine: _affine, k.Requant: _requant, k.Concat: _concat, k.Centered: _centered, k.AvgPool: _average,
+    k.Table: _table, k.Glu: _glu,
+}  # fmt: skip

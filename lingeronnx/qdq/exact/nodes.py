@@ -1,0 +1,183 @@
+"""Standard operators on 64-bit integers: the body of a function, or of a loop in one.
+
+The counterpart of `simulator.fixed` in ONNX. All values are int64 unless said otherwise. ONNX has no arithmetic shift;
+
+    v >> s  =  (v - Mod(v, 2^s)) / 2^s        Mod has the sign of the divisor, so the division leaves no rest
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from simulator.channels import ChannelScales
+from simulator.fixed import Form, Scale, Shift, TwoForms, WideScale
+from simulator.lut import Piecewise
+
+from ...graph import ir
+
+__all__ = ["IntegerNodes", "NotExact", "Operand"]
+
+#: What an operator is given: a value made before, or constant integers.
+Operand: TypeAlias = "ir.Value | int | np.ndarray"
+
+_INT64, _BOOL = int(ir.DataType.INT64), int(ir.DataType.BOOL)
+
+
+class NotExact(Exception):
+    """Why something has no exact form here."""
+
+
+class IntegerNodes:
+    """Makes nodes one after another; `names` numbers their outputs, across a function and the loops in it."""
+
+    def __init__(self, names: Iterator[int] | None = None) -> None:
+        self.nodes: list[ir.Node] = []
+        self.names = itertools.count() if names is None else names
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+
+    def __call__(self, op_type: str, *inputs: Operand | None, **attributes: Any) -> ir.Value:  # noqa: ANN401 - as `ir.set_attr`
+        """Append a node; return its output. Numbers become int64 constants."""
+        return self.several(op_type, *inputs, outputs=1, **attributes)[0]
+
+    def several(self, op_type: str, *inputs: Operand | None, outputs: int, **attributes: Any) -> list[ir.Value]:  # noqa: ANN401
+        """Append a node with so many outputs; return these."""
+        values = [v if v is None or isinstance(v, ir.Value) else self.constant(np.asarray(v, np.int64)) for v in inputs]
+        node = ir.node(op_type, values, {}, num_outputs=outputs)
+        for key, attribute in attributes.items():
+            ir.set_attr(node, key, attribute)
+        for value in node.outputs:
+            value.name = f"{op_type}_{next(self.names)}"
+        self.nodes.append(node)
+        return list(node.outputs)
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        """Return a constant, one for equal arrays."""
+        array = np.asarray(array, order="C")
+        key = array.dtype.str, array.shape, array.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self("Constant", value=ir.tensor(array))
+        return self._constants[key]
+
+    # ---- types and sizes -----------------------------------------------------------------------------------------
+
+    def wide(self, x: ir.Value, zero: int = 0) -> ir.Value:
+        """Return integers of any type less their zero point."""
+        cast = self("Cast", x, to=_INT64)
+        return self("Sub", cast, zero) if zero else cast
+
+    def narrow(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
+        """Return x in the integer type `dtype`; what does not fit loses its top bits."""
+        return x if dtype == np.int64 else self("Cast", x, to=int(ir.DataType.from_numpy(dtype)))
+
+    def unsqueezed(self, x: ir.Value, axis: int = -1) -> ir.Value:
+        """Return x with one more axis of size 1."""
+        return self("Unsqueeze", x, np.array([axis]))
+
+    def total(self, x: ir.Value, keep: bool = True) -> ir.Value:
+        """Return the sums along the last axis."""
+        return self("ReduceSum", x, np.array([-1]), keepdims=int(keep))
+
+    # ---- arithmetic ----------------------------------------------------------------------------------------------
+
+    def times_power(self, x: Operand, exponent: ir.Value) -> ir.Value:
+        """Return x * 2^exponent for exponents from 0 to 62."""
+        return self("Mul", x, self.chosen(1 << np.arange(63), exponent))
+
+    def down(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
+        """Return x >> shift, from 0 to 62: rounded down."""
+        if isinstance(shift, ir.Value):
+            power: Operand = self.chosen(1 << np.arange(63), shift)
+        elif not np.any(shift):
+            return x
+        else:
+            power = np.int64(1) << np.asarray(shift, np.int64)
+        return self("Div", self("Sub", x, self("Mod", x, power)), power)
+
+    def rsh(self, x: ir.Value, shift: int) -> ir.Value:
+        """Return x shifted right by `shift`, rounded half up; a negative shift goes to the left."""
+        if shift <= 0:
+            return self("Mul", x, 1 << -shift) if shift else x
+        return self.down(self("Add", x, 1 << (shift - 1)), shift)
+
+    def rsh_by(self, x: ir.Value, shift: ir.Value) -> ir.Value:
+        """The same for a computed shift from 0 to 62."""
+        halves = np.concatenate([[0], 1 << np.arange(62)])
+        return self.down(self("Add", x, self.chosen(halves, shift)), shift)
+
+    def clamp(self, x: ir.Value, low: int | np.ndarray, high: int | np.ndarray) -> ir.Value:
+        """Return x between two bounds."""
+        return self("Min", self("Max", x, low), high)
+
+    def sat(self, x: ir.Value, bits: int) -> ir.Value:
+        """Return x clamped to the signed integers of `bits` bits."""
+        return self.clamp(x, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+    def bit_length(self, x: ir.Value, most: int = 62) -> ir.Value:
+        """Return how many bits x >= 0 has, at most `most` <= 62."""
+        reached = self("GreaterOrEqual", self.unsqueezed(x), 1 << np.arange(most))
+        return self.total(self("Cast", reached, to=_INT64), keep=False)
+
+    def chosen(self, table: np.ndarray, index: ir.Value) -> ir.Value:
+        """Return the entries of a table of one axis."""
+        return self("Gather", self.constant(np.asarray(table)), index, axis=0)
+
+    def chosen_last(self, x: ir.Value, places: np.ndarray) -> ir.Value:
+        """Return these elements of the last axis."""
+        return self("Gather", x, places, axis=-1)
+
+    # ---- requantization ------------------------------------------------------------------------------------------
+
+    def rescaled(self, acc: ir.Value, form: Form | ChannelScales, view: Sequence[int] = ()) -> ir.Value:
+        """Return accumulators as `form` brings them to another scale. view : the shape of one number for each channel.
+
+        Raises NotExact for a form that rounds otherwise than half up.
+        """
+        if isinstance(form, TwoForms):
+            return self.rescaled(self.rescaled(acc, form.first, view), form.second, view)
+        if isinstance(form, Shift):
+            return self.clamp(
+                self.down(self("Add", acc, int(form.half)), int(form.shift)), int(form.low), int(form.high)
+            )
+        if isinstance(form, WideScale):
+            return self._wide_scaled(acc, form)
+        if isinstance(form, ChannelScales) and not form.wide.any():
+            limit, multiplier, half, shift = (
+                np.reshape(a, view) for a in (form.limit, form.multiplier, form.half, form.shift)
+            )
+        elif isinstance(form, Scale):
+            limit, multiplier, half, shift = (np.asarray(a, np.int64) for a in form[:4])
+        else:
+            raise NotExact("its results are not rounded half up")
+        product = self("Mul", self.clamp(acc, -limit, limit), multiplier)
+        return self.clamp(self.down(self("Add", product, half), shift), form.low, form.high)
+
+    def _wide_scaled(self, acc: ir.Value, form: WideScale) -> ir.Value:
+        """As `simulator.fixed` does it: in two halves of 32 bits."""
+        acc = self.clamp(acc, -form.limit, form.limit)
+        whole = self.down(acc, 32)
+        upper = self("Mul", whole, form.multiplier)
+        lower = self("Mul", self("Mod", acc, 1 << 32), form.multiplier)
+        if form.shift <= 32:
+            y = self("Add", self("Mul", upper, 1 << (32 - form.shift)), self.rsh(lower, form.shift))
+        else:
+            y = self.rsh(self("Add", upper, self.down(lower, 32)), form.shift - 32)
+        return self.clamp(self("Add", y, form.zero), form.low, form.high)
+
+    def followed(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
+        """Return the value of a curve at integers x, with `bits` bits: `simulator.lut.follow`."""
+        curve = table.curve(bits)
+        if curve.values.size:
+            place = self("Add", self.clamp(x, -32768, 32768), 32768)
+            return self.wide(self.chosen(curve.values, place))
+        rows = np.asarray(curve.rows, np.int64)
+        x = self("Max", x, int(curve.least))
+        beyond = self("Greater", self.unsqueezed(self("Abs", x)), rows[:15])
+        piece = self.total(self("Cast", beyond, to=_INT64), keep=False)
+        negative = self("Cast", self("Less", x, 0), to=_INT64)
+        bias = self.chosen(rows[32:64], self("Add", piece, self("Mul", negative, 16)))
+        line = self("Add", self("Mul", self.chosen(rows[16:32], piece), x), bias)
+        return self.sat(self.rsh(self.down(line, self.chosen(rows[64:80], piece)), curve.shift), bits)

@@ -1,0 +1,181 @@
+"""Recurrent layers in nodes on integers: the sums of all inputs at once, then a Scan over the steps.
+
+What a step computes stands in `simulator.kernels.recurrent`: `lstm` ("q27", "wide", "q11") and `gru`. The chips' own
+kernels are here; those of training libraries are not, and neither are lengths that are given at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from simulator import kernels as k
+from simulator.fixed import Chain, Rescale
+from simulator.kernel import Kernel
+from simulator.kernels.recurrent.layer import Recurrent
+from simulator.lut import piecewise
+
+from ...graph import ir
+from .layers import Shapes, Writer, magnitude, product
+from .nodes import IntegerNodes, NotExact
+
+__all__ = ["RECURRENT"]
+
+#: A step: (nodes of the loop, sums of the inputs [N, G*H], states before) -> states after, of which the first is y.
+Step = Callable[[IntegerNodes, ir.Value, list[ir.Value]], list[ir.Value]]
+
+
+def _parts(do: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+    """Return the last axis of x cut into pieces of these sizes."""
+    return do.several("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
+
+
+def _gate_sums(
+    do: IntegerNodes, x: ir.Value, weight: np.ndarray, bias: np.ndarray, rescale: Rescale | Chain, dtype: np.dtype
+) -> ir.Value:
+    """Return rescale(x W^T + b) of x [..., I] in `dtype`, W [O, I]."""
+    wide = np.abs(weight.astype(np.int64)).sum(axis=1) * magnitude(dtype) + np.abs(bias.astype(np.int64))
+    acc = do("Add", product(do, x, np.ascontiguousarray(weight.T), dtype), np.asarray(bias, np.int64))
+    return do.rescaled(acc, rescale.within(int(wide.max(initial=0))))
+
+
+def _lstm(
+    do: IntegerNodes, kernel: k.Lstm, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    units, packed = kernel.units, kernel.arithmetic == "q11"
+    tables = [piecewise(name, kernel.table) for name in ("sigmoid", "tanh")]
+    out = kernel.rescale_o.within(1 << 31)
+
+    def curve(inner: IntegerNodes, number: int, x: ir.Value) -> ir.Value:
+        return inner.followed(tables[number], x, 8) if packed else inner.rsh(inner.followed(tables[number], x, 32), 16)
+
+    def step(inner: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        h, c = states
+        b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kernel.rescale_o.dtype)
+        sums = inner.sat(inner("Add", a, b), 16 if packed else 32)
+        first, cell, last = _parts(inner, sums, [2 * units, units, units])
+        i, f = _parts(inner, curve(inner, 0, first), [units, units])
+        g, o = curve(inner, 1, cell), curve(inner, 0, last)
+        kept, new = inner("Mul", f, c), inner("Mul", i, g)
+        if packed:
+            wide = inner.sat(inner("Add", kept, new), 32)
+            c, line = inner.sat(inner.rsh(wide, 7), 16), inner.sat(inner.rsh(wide, 3), 16)
+        else:
+            held = kept if kernel.arithmetic == "wide" else inner.sat(kept, 32)
+            wide = inner.rsh(inner("Add", held, new), 3)
+            c, line = inner.sat(inner.rsh(wide, 12), 32), inner.sat(wide, 32)
+        state = inner.rescaled(inner("Mul", o, curve(inner, 1, line)), out)
+        return [inner.narrow(state, kernel.rescale_o.dtype), c]
+
+    y, h, c = _walked(do, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)])
+    c = do.narrow(_packed(do, c, units) if packed else c, np.dtype(np.int32))
+    return [[y, h, c][index] for index in kernel.kept]
+
+
+def _packed(do: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
+    """Return cells [.., H] of 16 bits two by two in one number, the first one lower; the rest is 0."""
+    half = units // 2
+    even, odd, last = (
+        do.chosen_last(c, np.arange(*ends)) for ends in ((0, 2 * half, 2), (1, 2 * half, 2), (2 * half, units))
+    )
+    pairs = do("Add", do("Mod", even, 1 << 16), do("Mul", odd, 1 << 16))
+    rest = do("Mul", do.chosen_last(c, np.arange(half)), 0)
+    return do("Concat", pairs, do("Mod", last, 1 << 16), rest, axis=-1)
+
+
+def _gru(
+    do: IntegerNodes, kernel: k.Gru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    units, down, kind = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
+    sigmoid, tanh = (piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
+    cut, new_form = 2 * units, kernel.rescale_o.within(1 << 31)
+
+    def step(do: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        (h,) = states
+        first, own = _parts(do, a, [cut, units])
+        b = _gate_sums(do, h, kernel.weight_h[:cut], kernel.bias_h[:cut], kernel.rescale_h, kind)
+        r, z = _parts(do, do.followed(sigmoid, do.sat(do("Add", first, b), 32), kernel.gate_bits), [units, units])
+        wide, rows = do.wide(h), slice(cut, None)
+        read = h if kernel.reset_after else do.narrow(do.rsh(do("Mul", r, wide), down), kind)
+        m = _gate_sums(do, read, kernel.weight_h[rows], kernel.bias_h[rows], kernel.rescale_h, kind)
+        if kernel.reset_after:
+            m = do.rsh(do("Mul", r, m), down)
+        new = do.rescaled(do.followed(tanh, do.sat(do("Add", own, m), 32), 32), new_form)
+        mixed = do("Add", new, do.rsh(do("Mul", z, do("Sub", wide, new)), down))
+        return [do.narrow(do.sat(mixed, kernel.rescale_o.bits), kind)]
+
+    found = _walked(do, kernel, xs, types, step, [kind])
+    return [found[index] for index in kernel.kept]
+
+
+def _executor_gru(
+    do: IntegerNodes, kernel: k.ExecutorGru, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+) -> list[ir.Value]:
+    units, kind = kernel.units, kernel.rescale_o.dtype
+    sigmoid, tanh = (piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
+    cut, out = 2 * units, kernel.rescale_o.within(1 << 16)
+
+    def step(do: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        (h,) = states
+        b = _gate_sums(do, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, kind)
+        (first, own), (joined, inner) = _parts(do, a, [cut, units]), _parts(do, b, [cut, units])
+        sums = do.sat(do("Add", first, joined) if kernel.joined else first, 16)
+        r, z = _parts(do, do.followed(sigmoid, sums, 8), [units, units])
+        n = do.followed(tanh, do.sat(do("Add", own, do.rsh(do("Mul", r, inner), 7)), 16), 8)
+        half = do("Mul", z, do.rsh(do.wide(h), 1))
+        mixed = do("Add", half, do("Mul", do("Sub", 128, z), n))
+        return [do.narrow(do.rescaled(mixed, out), kind)]
+
+    found = _walked(do, kernel, xs, types, step, [kind])
+    return [found[index] for index in kernel.kept]
+
+
+def _walked(
+    do: IntegerNodes,
+    kernel: Recurrent,
+    xs: Sequence[ir.Value],
+    types: Sequence[np.dtype],
+    step: Step,
+    kinds: Sequence[np.dtype],
+) -> list[ir.Value]:
+    """Return the sequence and the last states of all steps.
+
+    kinds : the types of the states, of which the first is the sequence's. Layout of x, sequence and states: see
+    `simulator.kernels.recurrent.layer`.
+    """
+    if "lengths" in (*kernel.given, *kernel.fixed):
+        raise NotExact("it is given lengths")
+    x = do("Transpose", xs[0], perm=[1, 0, 2]) if kernel.time_axis else xs[0]
+    sums = _gate_sums(do, x, kernel.weight_x, kernel.bias_x, kernel.rescale_x, types[0])
+    samples = do("Slice", do("Shape", x), np.array([1]), np.array([2]))
+    size = do("Concat", samples, np.array([kernel.units]), axis=0)
+    given = dict(zip(kernel.given, xs[1:], strict=True))
+    first = []
+    for name, kind in zip(("h", "c"), kinds, strict=False):
+        if name in given:
+            state = do("Reshape", do.narrow(do.wide(given[name]), kind), np.array([-1, kernel.units]))
+        else:
+            start = np.reshape(kernel.fixed.get(name, np.zeros(kernel.units)), (-1, kernel.units)).astype(kind)
+            state = do("Expand", do.constant(start), size)
+        first.append(state)
+    inner = IntegerNodes(do.names)
+    a, *before = (ir.Value(name=f"step_{next(do.names)}") for _ in range(1 + len(kinds)))
+    for value, kind in zip((a, *before), (np.dtype(np.int64), *kinds), strict=True):
+        value.type = ir.tensor_type(kind)
+    after = step(inner, a, before)
+    line = inner("Identity", after[0])
+    for value, kind in zip((*after, line), (*kinds, kinds[0]), strict=True):
+        value.type = ir.tensor_type(kind)
+    body = ir.Body([*before, a], [*after, line], nodes=inner.nodes, name="step")
+    backwards = None if kernel.forward else [1]
+    *states, y = do.several(
+        "Scan", *first, sums, outputs=len(kinds) + 1, body=body, num_scan_inputs=1,
+        **({} if backwards is None else {"scan_input_directions": backwards, "scan_output_directions": backwards}),
+    )  # fmt: skip
+    axis = np.array([1 if kernel.time_axis else 0])
+    sequence = do("Transpose", y, perm=[1, 0, 2]) if kernel.time_axis else y
+    return [sequence, *(do("Unsqueeze", state, axis) for state in states)]
+
+
+RECURRENT: Mapping[type[Kernel], Writer] = {k.Lstm: _lstm, k.Gru: _gru, k.ExecutorGru: _executor_gru}

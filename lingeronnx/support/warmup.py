@@ -1,0 +1,72 @@
+"""The warm-up: a small model that needs the usual kernels, so that they are compiled once and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from .. import api
+from ..graph import ir
+from ..targets import DEFAULT, GENERIC
+
+__all__ = ["random_model", "warmup"]
+
+_WARMUP_SEED = 0
+
+#: The kernels a user is likely to meet: plain and depthwise convolution, pooling, additions, products, joins, layers.
+_EVERY_KERNEL = """
+<ir_version: 8, opset_import: ["": 13]>
+warmup (float[N, 4, 8, 8] input) => (float[N, 10] output) {
+    c = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(input, w1, b1)
+    r = Relu(c)
+    d = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1], group=4>(r, w2, b1)
+    lo = Constant<value_float=0.0>()
+    hi = Constant<value_float=6.0>()
+    k = Clip(d, lo, hi)
+    p = Conv<kernel_shape=[1, 1]>(k, w3, b1)
+    a = Add(p, r)
+    m = Mul(a, d)
+    j = Concat<axis=1>(m, a)
+    x = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(j)
+    t = Transpose<perm=[0, 1, 3, 2]>(x)
+    v = AveragePool<kernel_shape=[2, 2], strides=[2, 2]>(t)
+    f = Flatten(v)
+    output = Gemm<transB=1>(f, w4, b4)
+}
+"""
+
+
+#: Its weights: name -> shape.
+_WEIGHTS = {"w1": (4, 4, 3, 3), "w2": (4, 1, 3, 3), "w3": (4, 4, 1, 1), "b1": (4,), "w4": (10, 32), "b4": (10,)}
+
+
+def random_model(
+    text: str = _EVERY_KERNEL, weights: Mapping[str, tuple[int, ...]] = _WEIGHTS, name: str = "the warm-up model"
+) -> ir.Graph:
+    """Return the graph that is written in ONNX's text form, with random float32 weights of these shapes.
+
+    By default a small one with the kernels a user is likely to meet; its input is [N, 4, 8, 8].
+    """
+    import onnx
+
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(_WARMUP_SEED)
+    for each, shape in weights.items():
+        array = (rng.standard_normal(shape) / 4).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, each))
+    return ir.from_proto(proto, name)
+
+
+def warmup(progress: api.Progress | None = None) -> tuple[float, str | None]:
+    """Compile the simulator's usual kernels into the cache; return the seconds it took and the cache's folder."""
+    from simulator._store import cache_folder
+
+    start = time.perf_counter()
+    model = random_model()
+    samples = np.random.default_rng(_WARMUP_SEED).standard_normal((64, 4, 8, 8)).astype(np.float32)
+    for target, mode in ((DEFAULT, "q-value"), (GENERIC, "max-value")):
+        session = api.quantize(model, samples, platform=target, mode=mode, progress=progress).session()
+        api.simulate(session, samples, taps=["all"], progress=progress)
+    return time.perf_counter() - start, cache_folder()

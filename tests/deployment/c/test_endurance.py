@@ -1,0 +1,54 @@
+"""Long streams: equal bit for bit to a session with the program's host parts, and near the plain one."""
+
+import itertools
+import shutil
+
+import pytest
+
+from lingeronnx.deployment.c import endurance, host
+from tests.ops.test_recurrent_forms import streaming
+
+from . import programs
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no emx-onnx-cgen"
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stream") / "board"
+    return programs.made(
+        folder, streaming("LSTM"), programs.stream_calls(6), "long", programs.STATE, 6, platform="arcs"
+    )
+
+
+def calls(made, count):
+    fed = {one.tensor for one, _ in made.program.states}
+    items = [{name: array for name, array in feed.items() if name not in fed} for feed in made.feeds]
+    return itertools.islice(itertools.cycle(items), count)
+
+
+def test_a_stream_keeps_its_states(made, monkeypatch):
+    monkeypatch.setattr(endurance, "STRETCH", 20)
+    found = endurance.endure(made.program, made.parts, made.folder, calls(made, 60))
+    assert (found.calls, found.failed, len(found.errors)) == (60, [], 3)
+    assert found.outputs > 0
+    assert not found.grows
+
+
+def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
+    folder = tmp_path / "faulty"
+    shutil.copytree(made.folder, folder)
+    text = (folder / "long.c").read_text()
+    wrong = "\n".join(line for line in text.splitlines() if not line.startswith("    memcpy(state0"))
+    assert wrong != text
+    (folder / "long.c").write_text(wrong + "\n")
+    assert endurance.endure(made.program, made.parts, folder, calls(made, 10)).failed
+
+
+def test_growth():
+    """The last stretch against the first."""
+    assert endurance.Endurance(errors=[0.0, 1e-3]).grows
+    assert not endurance.Endurance(errors=[1e-3, 1.5e-3]).grows
+    assert not endurance.Endurance(errors=[1e-3]).grows

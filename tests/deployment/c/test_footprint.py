@@ -1,0 +1,65 @@
+"""What a program takes on small cores."""
+
+import shutil
+
+import pytest
+
+from lingeronnx.deployment.c import footprint, host
+from lingeronnx.errors import ConfigError
+from tests import nets
+
+from . import programs
+
+GRAPH = """graph: { title: "a.c"
+node: { title: "run" label: "run\\na.c:5:5\\n16 bytes (static)" }
+node: { title: "a.c:one" label: "one\\na.c:3:12\\n64 bytes (static)" }
+node: { title: "a.c:two" label: "two\\na.c:3:12\\n40 bytes (static)" }
+node: { title: "a.c:three" label: "three\\na.c:3:12\\n40 bytes (dynamic,bounded)" }
+node: { title: "a.c:sized" label: "sized\\na.c:3:12\\n8 bytes (dynamic)" }
+node: { title: "a.c:again" label: "again\\na.c:3:12\\n8 bytes (static)" }
+node: { title: "expf" label: "expf\\nmath.h:3:12" shape : ellipse }
+edge: { sourcename: "run" targetname: "a.c:one" label: "a.c:5:39" }
+edge: { sourcename: "run" targetname: "a.c:two" label: "a.c:5:39" }
+edge: { sourcename: "a.c:two" targetname: "a.c:three" label: "a.c:5:39" }
+edge: { sourcename: "a.c:three" targetname: "expf" label: "a.c:5:39" }
+edge: { sourcename: "a.c:again" targetname: "a.c:again" label: "a.c:5:39" }
+}
+"""
+
+
+def test_the_deepest_chain():
+    """Bytes are added up along the calls; the deepest need not be the one with the largest function."""
+    found = footprint.Functions()
+    found.read(GRAPH)
+    assert found.deepest("run") == (96, ("run", "two", "three"))
+    assert found.outside(["run"]) == ("expf",)
+    with pytest.raises(ConfigError, match="sized at run time"):
+        found.deepest("a.c:sized")
+    with pytest.raises(ConfigError, match="calls itself"):
+        found.deepest("a.c:again")
+
+
+def test_sections():
+    """Of `size -A`: constants and small data of RISC-V too, debugging and notes not."""
+    said = ".text 100 0\n.text.f 20 0\n.rodata 7 0\n.srodata.cst4 4 0\n.bss 5 0\n.sbss 3 0\n.comment 9 0\n"
+    assert dict(footprint._sections(said)) == {"code": 120, "constants": 11, "ram": 8}
+
+
+@pytest.mark.skipif(host.available() is not None or shutil.which("cc") is None, reason="no generator, or no compiler")
+def test_a_program_on_cores(tmp_path, monkeypatch):
+    """The static RAM is what the header says and some words; arrays lie in it, not on the stack."""
+    made = programs.made(tmp_path / "board", programs.gap(), nets.samples(programs.gap(), 24), "gap")
+    for core, (cc, *_) in footprint.CORES.items():
+        if shutil.which(cc) is None:
+            continue
+        found = footprint.footprint(made.program, made.folder, core)
+        assert 0 < found.ram - made.program.arena < 256
+        assert 1000 < found.code < 8000
+        assert 0 < found.run < 1024
+        assert found.chain[0] == "gap_run"
+        assert {"tForward", "expf"} <= set(found.outside)
+    assert footprint.host_warnings(made.program, made.folder) is not None
+    monkeypatch.setenv("PATH", "")
+    assert footprint.footprint_lines(made.program, made.folder) == [
+        f"not compiled for a {core}: no {cc} on the PATH" for core, (cc, *_) in footprint.CORES.items()
+    ]
