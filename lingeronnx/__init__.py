@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from .api import find_bad_case as find_bad_case
     from .api import fix_dequant as fix_dequant
     from .api import profile as profile
+    from .api import profile_board as profile_board
     from .api import quantize as quantize
     from .api import sensitivity as sensitivity
+    from .api import trace as trace
     from .api import verify as verify
     from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
@@ -111,7 +113,9 @@ _HOME = {
     "profile": "api",
     "quantize": "api",
     "read_plan": "qdq.encodings",
+    "profile_board": "api",
     "sensitivity": "api",
+    "trace": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
     "simulate": "run.simulation",

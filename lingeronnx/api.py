@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .analysis.board import profile_board
 from .analysis.check.float_graph import check_float
 from .analysis.check.packer_file import check_packed, read_packable
 from .analysis.check.report import Check
@@ -19,6 +20,7 @@ from .analysis.profile.outliers import WEIGHTS, OutlierRow, analyse_outputs, con
 from .analysis.profile.recording import compare_kept, profile
 from .analysis.sensitivity.ranking import Sensitivity
 from .analysis.sensitivity.sensitivity import sensitivity
+from .analysis.timeline import Timeline, trace
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, DataError
@@ -38,7 +40,7 @@ from .run.evaluation import Evaluation, evaluate
 from .run.integer.runner import target_of
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
-from .targets import Target, by_name
+from .targets import Target, TimeWish, by_name
 from .tuning import finetune
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ __all__ = [
     "QuantizedModel",
     "Sensitivity",
     "Simulation",
+    "Timeline",
     "Verification",
     "analyse_outputs",
     "check",
@@ -71,10 +74,12 @@ __all__ = [
     "finetune",
     "fix_dequant",
     "profile",
+    "profile_board",
     "quantize",
     "sensitivity",
     "simulate",
     "structure",
+    "trace",
     "verify",
     "wb_analyse",
 ]
@@ -89,6 +94,9 @@ def check(
     platform: str | Target | None = None,
     calib: object = None,
     packer_args: str | Sequence[str] | None = None,
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
@@ -105,13 +113,15 @@ def check(
         Data that give the sizes of inputs, where the file leaves them open.
     packer_args
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
+    clock, budget_ms, timing
+        The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
 
     Raises
     ------
     ModelError, ConfigError
         For what cannot be judged at all.
     """
-    file, proto = None, None
+    file, proto, wish = None, None, TimeWish(clock, budget_ms, timing)
     if isinstance(model, str | os.PathLike):
         file, packable = read_packable(model)
         proto = file if packable else None
@@ -119,15 +129,15 @@ def check(
         row = target_of(model) if platform is None else by_name(platform)
         proto = ir.to_proto(row.named(model))
     if proto is not None:
-        return check_packed(proto, None if platform is None else by_name(platform), packer_args)
+        return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
         model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
     assert isinstance(model, ir.Graph)
-    row = by_name(platform or QuantConfig().platform)
+    row = wish.target(by_name(platform or QuantConfig().platform))
     graph, notes = normalised(model, row, calib)
-    return check_float(graph, row, notes)
+    return check_float(graph, row, notes, wish)
 
 
 @np.errstate(all="ignore")  # as in `quantize`
@@ -267,13 +277,12 @@ def deploy(
     folder
         A new folder, or one that `deploy` wrote before.
     calib, settings
-        Those of `quantize`, for a float model. Without calib it is calibrated on `data`, and a note says so.
+        Those of `quantize`, for a float model, and for all clock, budget_ms and timing. Without calib a model is
+        calibrated on `data`, and a note says so.
     data
         Samples for the golden vectors; default calib.
-    stem
-        Beginning of the files' names.
-    samples
-        Number of golden samples.
+    stem, samples
+        Beginning of the files' names. Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
     packages, attempt
@@ -282,7 +291,7 @@ def deploy(
     Raises
     ------
     ConstraintError
-        Where a part is for the chip and does not run there.
+        Where a part is for the chip and does not run there, or a call takes longer than it may.
     ConfigError
         For a proof that fails, for a folder that holds other files, for settings of a graph that is quantized already,
         and for a float model without data.
@@ -290,6 +299,7 @@ def deploy(
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
     how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
+    how["wish"] = TimeWish(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
     if not isinstance(model, QuantizedModel):
         loaded = ir.opened(model)
         if is_integer_graph(loaded):

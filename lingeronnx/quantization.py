@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from .errors import ConfigError
 from .flow import (
+    Compared,
     QuantizedModel,
     compared,
     measured,
@@ -31,6 +32,7 @@ from .flow import (
 from .graph import ir
 from .plan import Plan
 from .plan.config import QuantConfig
+from .plan.settings import QuantSettings
 from .qdq.encodings import Encodings
 from .run.data import Progress
 from .search import Goal, search
@@ -58,7 +60,7 @@ def quantize(
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[QuantSettings],
 ) -> QuantizedModel:
     """Quantize a float ONNX model.
 
@@ -129,7 +131,7 @@ def quantize(
         best = with_best_effort(best, progress)
     finer = with_finer_scales(best, progress) if goal is None else None
     best = without_losing_stages(best, progress) if finer is None else finer
-    best = best if plan is not None else with_chip_parts(best, progress)
+    best = best if plan is not None else _in_parts(best, progress)
     if goal is None:
         result = best.checked
     else:
@@ -146,6 +148,16 @@ def quantize(
             progress=progress,
         )
     return result
+
+
+def _in_parts(best: Compared, progress: Progress | None) -> Compared:
+    """Return `best` with what no part for the chip can do on the host; what moved is a model to choose methods for."""
+    moved = with_chip_parts(best, progress)
+    if moved is best:
+        return best
+    if moved.prepared.conf.effort == "best":
+        moved = with_best_effort(moved, progress)
+    return without_losing_stages(moved, progress)
 
 
 def _goal(

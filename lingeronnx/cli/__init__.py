@@ -36,8 +36,10 @@ from .questions.badcase import badcase
 from .questions.check import check
 from .questions.compare import compare
 from .questions.sensitivity import sensitivity
+from .questions.trace import trace
 from .runs.evaluate import evaluate
 from .runs.profile import profile
+from .runs.profile_board import profile_board
 from .runs.simulate import simulate
 from .runs.verify import verify
 from .tools.demo import demo
@@ -164,7 +166,8 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile, compare, sensitivity, badcase, schema, doctor,
+    deploy, verify, analyze, profile, compare, sensitivity, badcase, trace, schema, doctor,
+    profile_board,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -37,6 +37,7 @@ __all__ = [
     "json_text",
     "progress_bar",
     "quantizing",
+    "timing",
 ]
 
 
@@ -187,6 +188,21 @@ _QUANTIZING = (
                   help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),
 )  # fmt: skip
+
+
+_TIMING = (
+    click.option("--clock", type=float, metavar="MHZ", help="Tell the time on the chip in milliseconds at this clock."),
+    click.option("--budget-ms", type=float, metavar="MS",
+                 help="With a clock: that a call takes longer is a finding, with the layers to blame."),
+    click.option("--timing", type=PATH, metavar="FILE", help="Prices of the chip that profile-board wrote."),
+)  # fmt: skip
+
+
+def timing(command: Command) -> Command:
+    """Give a command the options on the time on the chip."""
+    for option in reversed(_TIMING):
+        command = option(command)
+    return command
 
 
 def quantizing(command: Command) -> Command:

@@ -86,7 +86,7 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
         _search_table(console, report.search)
     if report.cost is not None and layers:
         console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
-        for line in report.cost.table(layers, totals=False):
+        for line in report.cost.table(layers, totals=False, time=report.time.latency):
             console.print(line, soft_wrap=True)
         console.print()
     if report.packer and report.chip_ready:
@@ -111,7 +111,8 @@ def _decides(report: Report, most: int) -> list[_Row]:
     runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs else []
     why = [("why not", line, "red") for line in few(report.why_not, most)]
     fewer = [("fewer parts", line, "") for line in few(list(map(str, report.merges)), most)]
-    return [*runs, ("chip-ready", ready, style), *why, *fewer]
+    slow = [("too slow", str(finding), "red") for finding in report.time.findings]
+    return [*runs, ("chip-ready", ready, style), *why, *slow, *fewer]
 
 
 def _rows(report: Report, most: int) -> list[_Row]:
@@ -124,6 +125,9 @@ def _rows(report: Report, most: int) -> list[_Row]:
     ]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
+    rows += [("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())]
+    if report.saved is not None:
+        rows.append(("cycles", report.saved.text, ""))
     rows += [("fidelity", text, "") for text in _fidelity(report, most)]
     if report.accuracy:
         rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))
@@ -191,7 +195,7 @@ def _accuracy_text(a: Mapping[str, Any]) -> str:
 
 def _search_table(console: Console, search: Mapping[str, Any]) -> None:
     """Print the attempts of a search, the chosen one marked, and why it ended."""
-    unit = search["unit"]
+    unit, timed = search["unit"], any(trial["cycles"] is not None for trial in search["trials"])
     rows = [
         (
             "*" if trial["chosen"] else "",
@@ -200,12 +204,14 @@ def _search_table(console: Console, search: Mapping[str, Any]) -> None:
             "" if trial["value"] is None else "met" if trial["met"] else number_text(trial["missing"], points(unit)),
             "" if trial["bytes"] is None else f"{trial['bytes']:,}",
             "" if trial["work"] is None else f"{trial['work']:.2f}",
+            *(["" if trial["cycles"] is None else f"{trial['cycles']:,.0f}"] if timed else []),
             f"{trial['seconds']:.0f}",
         )
         for trial in search["trials"]
     ]
     title = f"Attempts: {search['goal']}"
-    print_table(console, title, ["", "what", "value", "missing", "bytes", "work", "s"], rows)
+    head = ["", "what", "value", "missing", "bytes", "work", *(["cycles"] if timed else []), "s"]
+    print_table(console, title, head, rows)
     for option in search["options"]:
         print_line(console, "same as", option)
     if search["stopped"] != "met":

@@ -203,7 +203,8 @@ def _element(first: TensorDifference) -> str:
     text = f"{list(first.index)}: {first.found} on the device, {first.expected} here"
     if first.differing is None:
         return text
-    return f"{text}; {first.differing} of {first.size} differ, by {first.largest} counts at most"
+    counts = "" if isinstance(first.largest, float) else " counts"
+    return f"{text}; {first.differing} of {first.size} differ, by {first.largest}{counts} at most"
 
 
 def show_platforms(console: Console, rows: Sequence[Target]) -> None:

@@ -8,6 +8,7 @@ well where PyTorch is installed: it is exported first. `docs/coming-from.md` say
     model_check            check_qat_model
     two_models             QuantAnalysis
     static_quantization    quantize_static, with onnxruntime's arguments
+    repaired_file          fix_dequant, which writes beside the file
 
 Must not know: how anything is computed.
 """
@@ -15,6 +16,7 @@ Must not know: how anything is computed.
 from ..api import wb_analyse
 from .model_check import check_qat_model
 from .one_layer import AnalysisQuant
+from .repaired_file import fix_dequant
 from .static_quantization import quantize_static
 from .tables import Dumper, ModelProfiler
 from .two_models import QuantAnalysis
@@ -25,6 +27,7 @@ __all__ = [
     "ModelProfiler",
     "QuantAnalysis",
     "check_qat_model",
+    "fix_dequant",
     "quantize_static",
     "wb_analyse",
 ]

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .. import api
 from ..analysis.check.structure import RESULT, Structure
+from ..errors import ConfigError
 from ..files import folder, scratch, write_text
 from ..flow import QuantizedModel
 from ..graph import ir
 from ..ops import Violation
 from ..run.session import Session
-from .models import Model, exported, fed
+from ..targets import Target, by_name
+from .models import Model, exported, fed, is_module
 
 __all__ = ["check_qat_model"]
 
 
 def check_qat_model(
-    model: Model, example_inputs: object, save_results: bool = False, out_dir: str | os.PathLike[str] | None = None
+    model: Model,
+    example_inputs: object,
+    save_results: bool = False,
+    out_dir: str | os.PathLike[str] | None = None,
+    platform: str | Target | None = None,
 ) -> Structure:
     """Print what looks wrong with a model before its accuracy is looked at, and return all of it.
 
     model : a path or graph, float (planned on the example inputs) or integer; what `quantize` returned; a torch module.
     save_results : write `model_check_result.txt`, in five parts, into `out_dir`, default the current folder; a folder
-    that is given says so too.
+    that is given says so too. platform : as `lo.check` takes it. Of a torch module the second part also counts how
+    often one call of it calls each of its modules.
     """
     with scratch() as temporary:
         given = exported(model, example_inputs, temporary / "model.onnx")
@@ -32,12 +40,19 @@ def check_qat_model(
             given = given.model
     violations: Sequence[Violation] = ()
     if isinstance(given, QuantizedModel):
+        if platform is not None and by_name(platform) != given.platform:
+            raise ConfigError(f"platform: the model is quantized for {given.platform.name}; leave it out")
         found = api.structure(given)
     else:
         graph = ir.opened(given)
         calib = fed(example_inputs, [str(v.name) for v in graph.graph.inputs if v.const_value is None])
-        violations = api.check(given, calib=calib)
-        found = api.structure(given, calib=calib, violations=violations)
+        violations = api.check(given, calib=calib, platform=platform)
+        found = api.structure(given, calib=calib, violations=violations, platform=platform)
+    if is_module(model):
+        from ..torch.exporter.hooks import calls
+
+        counted = [(path, kind, str(times)) for path, kind, times in calls(model, example_inputs)]
+        found = replace(found, used=[*found.used, *counted])
     for line in [*map(str, violations), *found.lines()] or ["nothing looks wrong"]:
         print(line)
     if save_results or out_dir is not None:

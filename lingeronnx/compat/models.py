@@ -19,8 +19,8 @@ __all__ = ["Model", "Module", "exported", "fed", "is_module"]
 class Module(Protocol):
     """What is known of a torch module here."""
 
-    def named_modules(self) -> Iterable[object]:
-        """Yield its parts with their names."""
+    def named_modules(self) -> Iterable[tuple[str, object]]:
+        """Yield (path, part)."""
         ...
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..analysis.sensitivity.journal import Ways
 from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
 from ..analysis.text import framed
@@ -59,23 +62,43 @@ class AnalysisQuant:
     def analysis(self) -> Sensitivity:
         """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on.
 
-        Raises ConfigError for a float model without data_loader.
+        Raises ConfigError for a float model without data_loader, and where eval_function returns what is no number.
         """
         if self._calib is None:
             need_data("AnalysisQuant calibrates a float model: give data_loader", ir.load(self.model), None)
         home = folder(self.save_dir)
+        assert self._eval is not None
         found = sensitivity(
             self.model,
             self._calib,
             folder=home,
-            function=self._eval,
+            function=_Judge(self._eval),
             journal=self._journal,
+            ways=_WAYS,
             resume=True,
             plots=self.num_histogram_plots,
             config=self._config,
         )
         write_text(home / RANKING, _text(found))
         return found
+
+
+_WAYS = Ways("delete it to begin anew, or give another save_dir or checkpoint_name", "call analysis() again")
+
+
+class _Judge:
+    """The user's function, whose result must be a number that can be ranked."""
+
+    def __init__(self, function: Callable[[Any], float]) -> None:
+        self.__wrapped__ = function
+        self.__name__ = self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__module__ = getattr(function, "__module__", type(function).__module__)
+
+    def __call__(self, model: Any) -> float:  # noqa: ANN401 - whatever the function takes
+        value = float(self.__wrapped__(model))
+        if math.isnan(value):
+            raise ConfigError(f"eval_function {self.__name__} returned nan: give a number, larger is better")
+        return value
 
 
 def _model(path: Path) -> Path:
@@ -98,6 +121,9 @@ def _text(found: Sensitivity) -> str:
         f"float model: {found.exact:.6g}; all layers quantized: {found.quantized:.6g}",
         framed(("rank", "layer", "type", "quant metric", "loss"), rows),
     ]
+    alike = Counter(row.values[0] for row in found.ranking)
+    if tied := sum(count for count in alike.values() if count > 1):
+        lines += [f"{tied} layers have a value that others have too: their order says nothing; judge by a finer number"]
     if found.best is not None:
         lines += ["quantize next with:", " ".join(found.best.options), ""]
     return "\n".join(lines)

@@ -7,14 +7,17 @@ be there.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 
 from ..errors import ConfigError, nearest
 from ..graph import ir
+from ..targets import GENERIC
 
 if TYPE_CHECKING:
     from ..flow import QuantizedModel
@@ -24,11 +27,23 @@ __all__ = ["quantize_static"]
 _Ours = TypeVar("_Ours")
 
 _FORMATS = {"QDQ": "qdq", "QOperator": "qoperator"}
-_BITS = {"QInt4": 4, "QInt8": 8, "QInt16": 16}
+_BITS = {"QInt4": 4, "QInt8": 8, "QUInt8": 8, "QInt16": 16}
 _CALIBRATORS = {"MinMax": "max", "Entropy": "kl", "Percentile": "percentile"}
 #: Extra options that ask for what is done here anyway.
 _ALWAYS = {"WeightSymmetric": True, "DedicatedQDQPair": False}
 _ACTIVATIONS = {True: "symmetric", False: "asymmetric"}
+#: What our messages say -> what the caller's arguments are called.
+_THEIRS = (
+    ("weight_scales channel", "per_channel = True"),
+    ("activations asymmetric", "activation_type = QUInt8, or ActivationSymmetric = False,"),
+    ("weight_bits ", "weight_type of bits "),
+    ("bits ", "activation_type of bits "),
+    ("--weight-scales", "per_channel"),
+    ("--activations", "them"),
+    ("choose --platform generic", 'give platform="generic"'),
+    ("calibrator", "calibrate_method"),
+    ("--calib DATA", "calibration_data_reader"),
+)
 
 
 def quantize_static(
@@ -56,11 +71,12 @@ def quantize_static(
         chips read.
     op_types_to_quantize, nodes_to_quantize : all other nodes stay in float. nodes_to_exclude : these do.
     per_channel : a weight scale for each output channel, where the platform has them.
-    activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and QInt16.
+    activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and QInt16. Activations of
+        QUInt8 have zero points, and are held as int8 with these; weights of QUInt8 are held as int8 without.
     calibrate_method : CalibrationMethod.MinMax, Entropy or Percentile.
     extra_options : CalibPercentile; ActivationSymmetric (False where the platform has zero points; without it the
     integers are symmetric); WeightSymmetric as True.
-    settings : those of `quantize` beyond onnxruntime's, `platform` and `state` among them.
+    settings : those of `quantize` beyond onnxruntime's, `platform` (here generic by default) and `state` among them.
     Raises ConfigError for an argument that has no counterpart and for a float model without data, and what `quantize`
     raises.
     """
@@ -75,17 +91,12 @@ def quantize_static(
     model = ir.from_proto(model_input) if isinstance(model_input, onnx.ModelProto) else ir.load(model_input)
     what = "quantize_static calibrates a float model: give calibration_data_reader"
     need_data(what, model, calibration_data_reader, settings.get("plan"))
-    result = quantize(
-        model,
-        calibration_data_reader,
-        skip=[*settings.pop("skip", ()), *_left_out(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)],
-        bits=_one("activation_type", activation_type, _BITS),
-        weight_bits=_one("weight_type", weight_type, _BITS),
-        weight_scales="channel" if per_channel else None,
-        calibrator=_one("calibrate_method", calibrate_method, _CALIBRATORS),
-        **_options(extra_options or {}),
-        **settings,
-    )
+    left_out = _left_out(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
+    chosen = {**_types(activation_type, weight_type, per_channel), **_options(extra_options or {}), **settings}
+    chosen |= {"skip": [*settings.get("skip", ()), *left_out]}
+    chosen |= {"calibrator": _one("calibrate_method", calibrate_method, _CALIBRATORS)}
+    with _in_their_words():
+        result = quantize(model, calibration_data_reader, **chosen)
     need_scales(what, model, result.plan)
     result.save(model_output, to=to)
     return result
@@ -93,10 +104,37 @@ def quantize_static(
 
 def _one(argument: str, value: object, known: Mapping[str, _Ours]) -> _Ours:
     """Return our word for a member of an enum, or its name; ConfigError where there is none."""
-    name = str(getattr(value, "name", value))
+    name = _called(value)
     if name not in known:
         raise ConfigError(f"{argument} = {name}: there is no such thing here; take {' or '.join(known)}")
     return known[name]
+
+
+def _called(value: object) -> str:
+    return str(getattr(value, "name", value))
+
+
+def _types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
+    """Return the settings for what activations and weights are held in, on the default platform."""
+    return {
+        "platform": GENERIC.name,
+        "bits": _one("activation_type", activation, _BITS),
+        "weight_bits": _one("weight_type", weight, _BITS),
+        "weight_scales": "channel" if per_channel else None,
+        "activations": "asymmetric" if _called(activation) == "QUInt8" else None,
+    }
+
+
+@contextlib.contextmanager
+def _in_their_words() -> Iterator[None]:
+    """Inside, a ConfigError names the caller's arguments in place of our settings."""
+    try:
+        yield
+    except ConfigError as error:
+        message = str(error)
+        for ours, theirs in _THEIRS:
+            message = re.sub(rf"(?<![\w-]){re.escape(ours)}", theirs, message)
+        raise ConfigError(message) from error
 
 
 def _refuse(asked: bool, argument: str, why: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..analysis.profile.outliers import OUTPUTS, OutlierRow, Outputs, grid, layers_of, matcher
-from ..analysis.profile.profile import Recorder
+from ..analysis.profile.profile import Profile, Recorder
 from ..analysis.profile.profile_file import FILE, save_profile
 from ..analysis.profile.recording import TENSORS, RecordedSession
 from ..errors import ConfigError, DataError
@@ -17,11 +18,17 @@ from ..files import folder, write_text
 from ..flow import QuantizedModel
 from ..run.dump import Folder
 from ..run.session import Session
+from .models import is_module
 
-__all__ = ["Dumper", "InfoManager", "ModelProfiler"]
+__all__ = ["EXPORTED", "Dumper", "InfoManager", "ModelProfiler"]
+
+#: The export of a torch module, in its profile's folder.
+EXPORTED = "model.onnx"
 
 
 # ---- weight and output tables ------------------------------------------------------------------------------------
+
+_ROOT = "root."  # what the names of layers begin with
 
 
 class Dumper:
@@ -32,8 +39,8 @@ class Dumper:
             session(x)
             d.save_out_analyse_log(save_log_path="Analyse_layer_output.log")
 
-    Layers are called by their nodes (in a torch module by their path), and the pattern, a regular expression, is looked
-    for in that name with ``root.`` before it. Constant memory; exactness as in `analysis.outliers`.
+    Layers are called ``root.`` and their nodes' names (in a torch module their paths), and the pattern, a regular
+    expression, is looked for in that name. Constant memory; exactness as in `analysis.outliers`.
     """
 
     def __init__(self) -> None:
@@ -46,23 +53,32 @@ class Dumper:
     def __exit__(self, *_: object) -> None:
         self._watching.close()
 
-    def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> None:
-        """Follow a `Session`, a `QuantizedModel` or a torch module: each call of it counts from now on.
+    def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> object:
+        """Follow a model: each call of it counts from now on. Return what is to be called.
 
-        Raises ConfigError for anything else, and where no layer fits.
+        model : a `Session`, a `QuantizedModel` or a torch module; of a path a session is opened, and returned. Raises
+        ConfigError for anything else, and where no layer fits.
         """
+        if isinstance(model, str | os.PathLike):
+            model = Session(model)
         if isinstance(model, QuantizedModel | Session):
             session = model if isinstance(model, Session) else model.runner
-            table = Outputs(layers_of(session, match_pattern, "root."), session)
+            table = Outputs(layers_of(session, match_pattern, _ROOT), session)
             self._watching.enter_context(session.watched(table.add))
-        elif hasattr(model, "named_modules"):
+        elif is_module(model):
             from ..torch.exporter.hooks import watched
 
             table = Outputs()
-            self._watching.enter_context(watched(model, matcher(match_pattern, "root."), table.add))
+            watch = watched(
+                model,
+                matcher(match_pattern, _ROOT),
+                lambda name, array, held: table.add(f"{_ROOT}{name}", array, held),
+            )
+            self._watching.enter_context(watch)
         else:
-            raise ConfigError(f"a {type(model).__name__} cannot be followed; give lo.Session(path) or a QuantizedModel")
+            raise ConfigError(f"a {type(model).__name__} cannot be followed; give a path or a QuantizedModel")
         self._tables.append(table)
+        return model
 
     def save_out_analyse_log(
         self, save_log_path: str | os.PathLike[str] = "Analyse_layer_output.log"
@@ -86,25 +102,27 @@ class ModelProfiler:
         p.get_info_manager.table()
         p.get_info_manager.tensorboard()
 
-    model : a `Session`, a `QuantizedModel`, or a torch module, which is exported at its first call. The folder gets
-    profile.npz and, in tensors/, all that was seen, from which `QuantAnalysis` can go on; see `analysis.profiling`.
+    model : a `Session`, a `QuantizedModel`, or a torch module, which is exported at its first call; of a path a session
+    is opened, and `p.model` is what to call. The folder, default the current one, gets profile.npz and, in tensors/,
+    all that was seen, from which `QuantAnalysis` can go on; see `analysis.profiling`.
     """
 
-    def __init__(self, model: object, out_dir: str | os.PathLike[str]) -> None:
-        self._model, self.out_dir = model, Path(out_dir)
+    def __init__(self, model: object, out_dir: str | os.PathLike[str] = ".") -> None:
+        self.model: Any = Session(model) if isinstance(model, str | os.PathLike) else model
+        self.out_dir = Path(out_dir)
         self._recorder: Recorder | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> ModelProfiler:
         folder(self.out_dir)
-        if isinstance(self._model, QuantizedModel | Session):
-            self._follow(self._model if isinstance(self._model, Session) else self._model.runner)
-        elif hasattr(self._model, "named_modules"):
+        if isinstance(self.model, QuantizedModel | Session):
+            self._follow(self.model if isinstance(self.model, Session) else self.model.runner)
+        elif is_module(self.model):
             from ..torch.exporter.hooks import followed
 
-            self._open.enter_context(followed(self._model, self.out_dir / "model.onnx", self._follow))
+            self._open.enter_context(followed(self.model, self.out_dir / EXPORTED, self._follow))
         else:
-            raise ConfigError(f"a {type(self._model).__name__} cannot be followed; give lo.Session(path)")
+            raise ConfigError(f"a {type(self.model).__name__} cannot be followed; give a path or lo.Session(path)")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
@@ -122,30 +140,38 @@ class ModelProfiler:
         """The tables of what was seen; ConfigError where the model was not called."""
         if self._recorder is None:
             raise ConfigError("nothing to profile: the model was not called")
-        return InfoManager(self._recorder, self.out_dir)
+        modules = self.model.named_modules() if is_module(self.model) else ()
+        return InfoManager(self._recorder, self.out_dir, dict(modules))
 
 
 class InfoManager:
-    """Writes what `ModelProfiler` saw; `out_dir` is the profiler's where none is given."""
+    """Writes what `ModelProfiler` saw; `out_dir` is the profiler's where none is given.
 
-    def __init__(self, recorder: Recorder, out_dir: Path) -> None:
-        self._recorder, self._out_dir = recorder, out_dir
+    modules : of a torch module its parts, by path.
+    """
+
+    def __init__(self, recorder: Recorder, out_dir: Path, modules: Mapping[str, object] | None = None) -> None:
+        self._recorder, self._out_dir, self._modules = recorder, out_dir, modules or {}
 
     def table(
         self,
         out_dir: str | os.PathLike[str] | None = None,
         prefixes: Sequence[str] | None = None,
-        types: Sequence[str] | None = None,
+        types: Sequence[str | type] | None = None,
         with_stack: bool = False,
     ) -> Path:
-        """Write statistic.txt; of operators whose name begins with one of `prefixes` and whose type is in `types`."""
-        return self._recorder.profile().table(out_dir or self._out_dir, prefixes, types, with_stack)
+        """Write statistic.txt; of operators whose name begins with one of `prefixes` and whose type is in `types`.
+
+        types : of operators, such as "Conv"; of a torch module also its classes, such as nn.Conv2d.
+        """
+        found = self._recorder.profile()
+        return self._of_classes(found, types).table(out_dir or self._out_dir, prefixes, _words(types), with_stack)
 
     def tensorboard(
         self,
         out_dir: str | os.PathLike[str] | None = None,
         prefixes: Sequence[str] | None = None,
-        types: Sequence[str] | None = None,
+        types: Sequence[str | type] | None = None,
         force_per_channel: bool = False,
     ) -> Path:
         """Write histograms into `out_dir`/tensorboard; force_per_channel : one for each channel."""
@@ -156,4 +182,31 @@ class InfoManager:
                 for name, array, held in recorded.tensors(feeds):
                     again.add(name, array, held)
             found = again.profile()
-        return found.tensorboard(out_dir or self._out_dir, prefixes, types, force_per_channel)
+        chosen = self._of_classes(found, types)
+        return chosen.tensorboard(out_dir or self._out_dir, prefixes, _words(types), force_per_channel)
+
+    def _of_classes(self, found: Profile, types: Sequence[str | type] | None) -> Profile:
+        """Return the rows of the modules whose class is among `types`, and of operators of these types; all for none.
+
+        Raises ConfigError where no module is of such a class.
+        """
+        given = (types,) if isinstance(types, str | type) else tuple(types or ())
+        classes = tuple(kind for kind in given if isinstance(kind, type))
+        if not classes:
+            return found
+        paths = {path for path, module in self._modules.items() if isinstance(module, classes)}
+        words = {kind for kind in given if isinstance(kind, str)}
+        rows = [row for row in found.entries if row.path in paths or row.op in words]
+        if not rows:
+            told = ", ".join(kind.__name__ for kind in classes)
+            raise ConfigError(
+                f"types: no operator of the profile comes from a {told}; of a file give types of operators"
+            )
+        return replace(found, entries=rows)
+
+
+def _words(types: Sequence[str | type] | None) -> list[str] | None:
+    """Return the types to choose by; none where classes have chosen already."""
+    given = (types,) if isinstance(types, str | type) else tuple(types or ())
+    words = [kind for kind in given if isinstance(kind, str)]
+    return words if len(words) == len(given) else None

@@ -22,6 +22,7 @@ from ..run.data import Data
 from ..run.dump import write_npz
 from ..run.session import Session
 from .models import Model, fed, is_module
+from .tables import EXPORTED
 
 __all__ = ["BAD_CASE", "QuantAnalysis"]
 
@@ -71,11 +72,14 @@ class QuantAnalysis:
     ) -> dict[str, np.ndarray]:
         """Find, keep and return the sample whose first output differs most.
 
-        num_steps : items of the data that are looked at, default all. metric : Cosine, MSE, L1, KL or SQNR.
+        num_steps : items of the data that are looked at, default all. metric : Cosine, MSE, L1, KL, SQNR or custom.
         custom_metric_func : of (baseline's output, analysed one's), a batch of one, instead; custom_metric_order_seq :
         "ascending" or "descending", whether the least or the largest value is the worst: both or none are given.
         device : not looked at.
         """
+        custom = {"custom_metric_func": custom_metric_func, "custom_metric_order_seq": custom_metric_order_seq}
+        if metric == "custom" and (lost := [name for name, given in custom.items() if given is None]):
+            raise ConfigError(f"metric = 'custom' needs a function and its order: {' and '.join(lost)} missing")
         if (custom_metric_func is None) != (custom_metric_order_seq is None):
             raise ConfigError("custom_metric_func and custom_metric_order_seq go together: give both or none")
         if is_module(self._given) and self._bad_case is None:
@@ -215,6 +219,9 @@ class QuantAnalysis:
         return self._exported
 
     def _export(self) -> Session:
+        """Return a session on the export of a torch module: its profiler's, where there is a profile, or a new one."""
+        if self._profiles is not None and (written := self._profiles[0] / EXPORTED).exists():
+            return Session(written)
         from ..torch.exporter.hooks import exported_with
 
         return exported_with(self._given, self._case(), self.out_dir / "baseline.onnx")

@@ -24,6 +24,7 @@ from ..files import replacing_folder
 from ..flow import synthetic
 from ..graph import ir
 from ..plan.synthetic import warnings_of
+from ..targets import UNASKED, TimeWish
 from .c.attempt import Proof
 from .contents import Board, cut_of, ports_dict
 from .ports import Ports
@@ -78,6 +79,7 @@ def deploy(
     notes: Sequence[str] = (),
     packages: str = "one",
     attempt: bool = False,
+    wish: TimeWish = UNASKED,
 ) -> Deployment:
     """Write what a board needs of an integer graph into `folder`, which is made or replaced as a whole.
 
@@ -85,13 +87,14 @@ def deploy(
     names; default that of `model`. state : {output: input} fed back from call to call; an item of data is one then.
     notes : what else the user should know, for the README. packages : "one" blob of all parts, or "many" files.
     attempt : compile the program here, run it on fresh inputs and prove it; a proof that fails writes nothing.
-    Raises ConstraintError for a graph with a part that no chip can run, ConfigError for a folder that holds other
-    files and for a proof that fails, and as `Session` and `Data` do.
+    wish : what is asked of the time on the chip.
+    Raises ConstraintError for a graph with a part that no chip can run, or that takes too long there, ConfigError for a
+    folder that holds other files and for a proof that fails, and as `Session` and `Data` do.
     """
     target = Path(folder)
     check_folder(target)
     graph = read_graph(model)
-    cut = cut_of(graph)
+    cut = cut_of(graph, wish)
     name = _stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
     notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes]
     if data is None:

@@ -19,8 +19,9 @@ import numpy as np
 from ..errors import ConfigError, DataError, words_of
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
-from ..run.part import chip_part
+from ..run.parts import parts_of
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
+from .host_dumps import HostDump, host_dumps
 from .layer import LayerNodes, layer_of
 from .patterns import pattern
 from .simulated import Graph, SampleRun, read_graph, runs
@@ -49,8 +50,8 @@ class TensorDifference:
     """The first tensor that differs, in graph order.
 
     index : of its first element that differs, None where the device gave a checksum only. expected, found : that
-    element. differing, size : elements. largest : counts between the two at most. nodes : between it and tensors that
-    agree, the fault is in one of them.
+    element, of a host part a float. differing, size : elements. largest : counts between the two at most. nodes :
+    between it and tensors that agree, the fault is in one of them.
     """
 
     tensor: str
@@ -58,11 +59,11 @@ class TensorDifference:
     operator: str
     dump: str
     index: tuple[int, ...] | None
-    expected: int | None
-    found: int | None
+    expected: int | float | None
+    found: int | float | None
     differing: int | None
     size: int
-    largest: int | None
+    largest: int | float | None
     nodes: Sequence[str]
     causes: Sequence[Cause]
     remarks: Sequence[str] = ()
@@ -135,13 +136,18 @@ def verify(
     ours = found[sample]
     dumped, notes = _read(graph, ours, dump, log, given[0])
     pairs, unknown, more = _matched(graph, ours, dumped)
-    if not pairs:
+    hosts = {one.tensor: one for one in host_dumps(graph, ours, [one for one in dumped if one.name in unknown])}
+    unknown = [name for name in unknown if name not in {one.shown.name for one in hosts.values()}]
+    if not pairs and not hosts:
         raise DataError(
             f"none of the {len(dumped)} tensors shown is in the graph, such as '{dumped[0].name}': is it another model?"
         )
     different = [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
+    different = _ordered(graph, [*(name for name, one in hosts.items() if one.off.any()), *different])
     first = None
-    if different:
+    if different and different[0] in hosts:
+        first = _of_host(graph, hosts[different[0]])
+    elif different:
         labels = {sample - 1: "sample before", sample + 1: "sample after"}
         others = {label: found[number] for number, label in labels.items() if number in found}
         first = _explained(graph, ours, others, different[0], pairs)
@@ -149,7 +155,7 @@ def verify(
     hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
     unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
     return Verification(
-        not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen), (*notes, *more)
+        not different, (*pairs, *hosts), tuple(different), first, tuple(unknown), tuple(unseen), (*notes, *more)
     )
 
 
@@ -191,6 +197,43 @@ def _matched(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> tuple[d
             continue
         pairs[fitting[0]] = shown
     return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
+
+
+def _ordered(graph: Graph, names: Sequence[str]) -> list[str]:
+    """Return `names` in the order in which the graph computes them, what it computes not first; each once."""
+    made = [name for node in graph.proto.graph.node for name in node.output]
+    place = {name: index for index, name in enumerate(made)}
+    return sorted(dict.fromkeys(names), key=lambda name: place.get(name, -1))
+
+
+def _of_host(graph: Graph, one: HostDump) -> TensorDifference:
+    node = next((n for n in graph.proto.graph.node if one.tensor in n.output), None)
+    place: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
+    remarks = [f"the program has {len(one.shown.data or b'')} bytes, ours are {one.want.nbytes}"]
+    if one.have is not None:
+        off, remarks = one.off, []
+        at = np.unravel_index(int(np.flatnonzero(off)[0]), one.want.shape)
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(one.have[off].astype(np.float64) - one.want[off])
+        place = {
+            "index": tuple(map(int, at)),
+            "expected": one.want[at].item(),
+            "found": one.have[at].item(),
+            "differing": int(np.count_nonzero(off)),
+            "largest": float(np.nan_to_num(gap).max(initial=0.0)),
+        }
+    text = "a host part, or its C library; what it read is compared before it, where it was shown"
+    return TensorDifference(
+        one.tensor,
+        node.name if node is not None else "",
+        node.op_type if node is not None else "input",
+        one.shown.where,
+        **place,
+        size=one.want.size,
+        nodes=[node.name] if node is not None else [],
+        causes=[Cause("host", text, False)],
+        remarks=remarks,
+    )
 
 
 def _explained(
@@ -256,9 +299,10 @@ def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> li
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
     if not graph.target.packs:
         return []
-    chip = chip_part(graph.session.model, graph.target)
-    found = graph.target.verdict(chip, None if packer_args is None else words_of(packer_args)).verdict
-    return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
+    words = None if packer_args is None else words_of(packer_args)
+    parts = parts_of(graph.session.model, graph.target).chip
+    found = [f for part in parts for f in graph.target.verdict(part.graph, words).verdict.findings]
+    return [Cause("packer", str(f), False) for f in found if f.node in nodes or f.level == "plan"]
 
 
 def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -12,10 +12,11 @@ from ..errors import ConfigError, ConstraintError
 from ..graph import ir, onnxfile
 from ..run.in_parts import PartRun, PartsRunner
 from ..run.parts import Part, Parts, parts_of
-from ..targets import ArgumentChoice, Target
+from ..targets import UNASKED, ArgumentChoice, CallTime, Target, TimeWish
 from .c.attempt import Proof, attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
 from .c.footprint import footprint_lines
+from .c.known_answers import tolerance_of
 from .c.program import BoardProgram, program_of
 from .canonical import firsts
 from .golden import write_golden
@@ -38,6 +39,7 @@ class CutGraph:
     parts: Parts
     choices: Mapping[str, ArgumentChoice]
     firsts: Mapping[str, tuple[str, Mapping[str, str]]]
+    time: CallTime = field(default_factory=CallTime)
 
     @property
     def kinds(self) -> tuple[Part, ...]:
@@ -60,9 +62,9 @@ class CutGraph:
         return f"{stem}_host_{'head' if order.index(part) < order.index(self.parts.chip[0]) else 'tail'}.onnx"
 
 
-def cut_of(graph: Graph) -> CutGraph:
-    """Cut a graph in parts; ConstraintError where no chip can run one of them."""
-    target = graph.target
+def cut_of(graph: Graph, wish: TimeWish = UNASKED) -> CutGraph:
+    """Cut a graph in parts; ConstraintError where no chip can run one of them, or a call takes longer than `wish`."""
+    target = wish.target(graph.target)
     if not target.packs:
         raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
     parts = parts_of(target.named(graph.session.model), target)
@@ -73,9 +75,13 @@ def cut_of(graph: Graph) -> CutGraph:
     for name, choice in choices.items():
         if not choice.verdict.chip_ready:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")
-            where = "" if len(choices) == 1 else f"{name}: "
+            where = "" if len(parts.chip) == 1 else f"{name}: "
             raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
-    return CutGraph(parts, choices, equal)
+    verdicts = [choices[equal[part.name][0]].verdict for part in parts.chip]
+    time = wish.told(target, verdicts, host=bool(parts.host))
+    if time.too_slow is not None:
+        raise ConstraintError(f"too slow: {time.too_slow}")
+    return CutGraph(parts, choices, equal, time)
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,10 @@ class Board:
             program = program_of(
                 cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files, equal=equal
             )
+            feeds = [run.feeds for run in found.values()]
+            program = replace(program, tolerance=tolerance_of(program, cut.parts, calls, feeds))
         except (ConfigError, ConstraintError) as error:
+            program = None
             without = f"no C program is written: {error}"
         return cls(
             target=graph.target,
@@ -204,7 +213,7 @@ class Board:
         manifest: Callable[[Path, Mapping[str, object]], None],
     ) -> None:
         """Write README and manifest, behind all else."""
-        costs = [choice.verdict.cost for choice in self.cut.choices.values()]
+        costs = {name: choice.verdict.cost for name, choice in self.cut.choices.items()}
         weights = sum(
             value.const_value.nbytes
             for part in self.cut.kinds
@@ -220,8 +229,9 @@ class Board:
             self.ports,
             sizes,
             weights=weights,
-            cost=costs[0],
+            costs=costs,
             notes=notes,
+            time=self.cut.time,
             program=self.program,
         )
         _write(made / "README.md", text)

@@ -22,8 +22,21 @@ import numpy as np
 from ..errors import DataError
 from ..files import no_regular_file
 
-__all__ = ["Dumped", "dump_name", "dump_text", "raw", "read_folder", "read_log", "read_outputs", "short"]
+__all__ = [
+    "HOST_TOLERANCE",
+    "Dumped",
+    "dump_name",
+    "dump_text",
+    "raw",
+    "read_folder",
+    "read_log",
+    "read_outputs",
+    "short",
+]
 
+#: How far a host part's floats may be off, as a fraction of their range: another C library's exp and tanh differ in the
+#: last bits.
+HOST_TOLERANCE = 1e-5
 #: Characters of a name that are sure to be in a dump's.
 SHOWN = 64
 

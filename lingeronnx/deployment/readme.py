@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..targets import GraphCost
+from ..targets import CallTime, GraphCost
 from .c.guide import guide
 from .c.program import BoardProgram
 from .header import identifier
@@ -25,17 +25,22 @@ def readme(
     ports: Ports,
     sizes: Mapping[str, int],
     weights: int,
-    cost: GraphCost | None,
+    costs: Mapping[str, GraphCost | None],
     notes: Sequence[str],
+    time: CallTime,
     program: BoardProgram | None = None,
 ) -> str:
-    """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
+    """Return the text.
+
+    sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by part. time : of a call.
+    """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {_literal(note)}." for note in notes] + [""] * bool(notes)
     lines += ["## Steps", "", *_steps(name, command, ports, sizes, program)]
     lines += ["", *(guide(program, sizes) if program is not None else ())]
     lines += ["## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
-    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_cost(cost), ""]
+    lines += _time(time)
+    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_costs(costs), ""]
     lines += ["| file | bytes |", "|---|---:|"]
     lines += [f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")]
     golden = [size for file, size in sizes.items() if file.startswith("golden/")]
@@ -109,6 +114,26 @@ def _states(ports: Ports) -> Iterator[str]:
         yield ""
 
 
-def _cost(cost: GraphCost | None) -> Iterator[str]:
-    if cost is not None:
-        yield f"On the chip, as planned: {cost.text()}."
+def _time(time: CallTime) -> Iterator[str]:
+    told = [line[0].upper() + line[1:] for line in time.lines()]
+    if told:
+        yield from ("## Time on the chip", "", *(f"{_literal(line)}." for line in told), "")
+    if time.latency is None:
+        return
+    yield from ("| layer | operator | cycles | at most | waits for constants |", "|---|---|---:|---:|---:|")
+    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total)[:_LAYERS]
+    for layer in heaviest:
+        cells = f"{layer.total:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | {layer.wait:,.0f}"
+        yield f"| {_literal(layer.node or layer.name)} | {layer.operator} | {cells} |"
+    left = len(time.latency.layers) - len(heaviest)
+    yield from (["", f"{left} lighter layers are left out."] if left else [])
+    yield ""
+
+
+_LAYERS = 12  # that the README lists
+
+
+def _costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
+    for name, cost in costs.items():
+        if cost is not None:
+            yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.text()}."

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest, told
-from ..targets import DEFAULT, Target
+from ..targets import DEFAULT, Target, TimeWish
 
 __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 
@@ -86,6 +86,14 @@ class QuantConfig(BaseModel):
     notes: Literal["short", "full"] = "short"
     requantize: bool = False
     debug_dump: str | None = None
+    clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
+    budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")
+    timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")
+
+    @property
+    def time(self) -> TimeWish:
+        """What is asked of the time on the chip."""
+        return TimeWish(self.clock, self.budget_ms, self.timing)
 
     @property
     def in_parts(self) -> bool:
@@ -97,7 +105,7 @@ class QuantConfig(BaseModel):
         """The bytes that passes over the data may take: `memory` is in units of 10^9."""
         return int(self.memory * 1e9)
 
-    @field_validator("debug_dump", mode="before")
+    @field_validator("debug_dump", "timing", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -23,6 +23,7 @@ from ..formats import QUANT
 from ..graph import ir
 from ..targets import Target
 from ..targets._target import Fitted
+from ..targets.objective import PARTS
 from .host_part import host_model, names_read, scaled
 from .part import chip_piece, on_chip, scaled_by_host
 from .runners import reads
@@ -86,6 +87,8 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
         if chip:
             made = graph if len(nodes) == len(graph.graph) else chip_piece(graph, cut.indices(stage), target)
             if several:
+                made = ir.clone(made) if made is graph else made
+                made.metadata_props[PARTS] = "several"
                 made, formed = target.finish(made)
         else:
             whole = ir.to_proto(graph) if whole is None else whole

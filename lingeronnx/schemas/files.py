@@ -15,6 +15,7 @@ FILES = {
     "quant": "the configuration of `lingeronnx quantize --config`, a YAML file",
     "plan": "the scales that `lingeronnx quantize --save-plan` writes and `--plan` reads",
     "report": "what `lingeronnx quantize --json` prints",
+    "timing": "a chip's prices that `lingeronnx profile-board -o` writes and `--timing` reads",
 }
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -24,7 +25,7 @@ _Schema = dict[str, Any]
 
 def schema_of(what: str) -> _Schema:
     """Return the JSON Schema of `what`, a key of `FILES`."""
-    body = {"quant": _quant, "plan": _plan, "report": _report}[what]()
+    body = {"quant": _quant, "plan": _plan, "report": _report, "timing": _timing}[what]()
     return {"$schema": _DIALECT, "title": what, "description": FILES[what], **body}
 
 
@@ -32,6 +33,13 @@ def _quant() -> _Schema:
     from ..plan.config import QuantConfig
 
     found = QuantConfig.model_json_schema()
+    return {key: value for key, value in found.items() if key not in ("title", "description")}
+
+
+def _timing() -> _Schema:
+    from ..targets.timing_row import TimingRow
+
+    found = TimingRow.model_json_schema()
     return {key: value for key, value in found.items() if key not in ("title", "description")}
 
 
@@ -148,6 +156,7 @@ def _report() -> _Schema:
             "notes": _many(_TEXT),
             "findings": _told(_many(_finding()), "what the packer or the chip has against the graph"),
             "cost": _told(_maybe(_cost()), "on the chip; sizes in bytes"),
+            "time": _told(_time(), "of one call on the chip"),
             "names": _told(_named(_TEXT), "tensors with another name in the file"),
             "outputs": _told(_named(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"),
             "parts": _told(
@@ -165,15 +174,8 @@ def _report() -> _Schema:
             "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
-        (
-            "deployment",
-            "unknown_macs",
-            "doubts",
-            "why_not",
-            "next",
-            "merges",
-            "written",
-        ),  # those behind the first are younger than 0.1
+        # Those behind the first are younger than 0.1.
+        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "merges", "written"),
     )
 
 
@@ -181,7 +183,8 @@ def _finding() -> _Schema:
     return _record(
         {
             "level": _told(
-                {"enum": ["packs", "right", "plan"]}, "the packer refuses; wrong on the chip; written past the plan"
+                {"enum": ["packs", "right", "plan", "time"]},
+                "the packer refuses; wrong on the chip; written past the plan; too slow",
             ),
             **dict.fromkeys(("node", "rule", "value", "remedy"), _TEXT),
         }
@@ -198,6 +201,40 @@ def _cost() -> _Schema:
             "macs": _told(_named(_COUNT), "of one sample, by width: bits of data x bits of weights"),
             **dict.fromkeys(sizes, _COUNT),
             "largest": _named(_COUNT),
+        }
+    )
+
+
+def _time() -> _Schema:
+    ends = ("total", "low", "high")
+    sums = dict.fromkeys(("luna", "overhead", "moved", "waits", *ends), _NUMBER)
+    counted = ("cycles", "low", "high", "start", "wait", "dma", "moved", "overhead", "fetch")
+    layer = _record(
+        {
+            **dict.fromkeys(("name", "operator", "node"), _TEXT),
+            **dict.fromkeys(counted, _NUMBER),
+            "priced": _TRUTH,
+            "calls": _COUNT,
+        }
+    )
+    work = _record({"name": _TEXT, "what": _TEXT, "bytes": _COUNT, "bound": _maybe(_NUMBER)})
+    run = _record(
+        {
+            "platform": _TEXT,
+            **sums,
+            "calls": _told(_COUNT, "kernels that are called"),
+            "layers": _told(_many(layer), "as the chip runs them, after the packer's fusions"),
+            "unpriced": _told(_many(work), "work whose cycles nobody has published; bound: cycles at most"),
+        }
+    )
+    return _record(
+        {
+            "unknown": _told(_TEXT, "why no cycles are known; empty where they are, or the chip does not run it"),
+            "clock_mhz": _maybe(_NUMBER),
+            "budget_ms": _maybe(_NUMBER),
+            "too_slow": _maybe(_finding()),
+            "milliseconds": _maybe(_record(dict.fromkeys(ends, _NUMBER))),
+            "cycles": _maybe(run),
         }
     )
 
@@ -227,9 +264,11 @@ def _search() -> _Schema:
             "bytes": _maybe(_COUNT),
             "macs": _maybe(_named(_COUNT)),
             "work": _told(_maybe(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"),
+            "cycles": _told(_maybe(_NUMBER), "of a call on the chip, where its prices are known"),
             "seconds": _NUMBER,
             "why": _told(_TEXT, "why the attempt is not allowed, empty where it is"),
-        }
+        },
+        ("cycles",),  # younger than 0.1
     )
     return _record(
         {

@@ -1,4 +1,4 @@
-"""What an attempt costs: bytes of constants, and multiply-accumulates by width."""
+"""What an attempt costs: bytes of constants, multiply-accumulates by width, cycles of a call where they are known."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ class AttemptCost:
     """bytes : of all constants of the graph. macs : {"8x8", "16x16", ... or "float": those of one sample}.
 
     A width is bits of data by bits of weights. `work` is the sum of the products of both widths over all
-    multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32.
+    multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32. cycles : of a call on the chip;
+    None where nobody knows them.
     """
 
     bytes: int
     macs: Mapping[str, int]
+    cycles: float | None = None
 
     @property
     def work(self) -> float:
@@ -55,4 +57,6 @@ def cost_of(attempt: Compared) -> AttemptCost:
             width = f"{data}x{max(weights, default=data)}"
         costs[width] = costs.get(width, 0) + count
     constants = attempt.lowered.graph.graph.initializers.values()
-    return AttemptCost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), costs)
+    size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
+    time = attempt.result.report.time.latency
+    return AttemptCost(size, costs, None if time is None else time.total)

@@ -35,7 +35,7 @@ def write_page(
     end = "met" if search["met"] else f"not met: {search['stopped']}"
     head = "".join(
         f"<th{' class=t' if name in ('what', 'options') else ''}>{name}</th>"
-        for name in ("what", _value(search), "missing", "bytes", "work", "MACs by width", "s", "options")
+        for name in ("what", _value(search), "missing", "bytes", "work", "cycles", "MACs by width", "s", "options")
     )
     write_text(
         page,
@@ -45,7 +45,7 @@ def write_page(
         f"Chosen: {html.escape(chosen['what'])}.</p>\n{drawn}\n"
         "<p>Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
         "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
-        "32x32.</p>\n"
+        "32x32. Cycles: of a call on the chip, where its prices are known.</p>\n"
         f"<table><tr>{head}</tr>\n{''.join(map(_row, search['trials']))}</table>\n</body></html>\n",
     )
 
@@ -57,6 +57,7 @@ def _row(trial: Mapping[str, Any]) -> str:
         "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
         "" if trial["work"] is None else f"{trial['work']:.3f}",
+        "" if trial.get("cycles") is None else f"{trial['cycles']:,.0f}",
         macs,
         f"{trial['seconds']:.0f}",
     ]

@@ -112,6 +112,7 @@ class Found:
                     "bytes": None if trial.cost is None else trial.cost.bytes,
                     "macs": None if trial.cost is None else dict(trial.cost.macs),
                     "work": None if trial.cost is None else trial.cost.work,
+                    "cycles": None if trial.cost is None else trial.cost.cycles,
                     "seconds": trial.seconds,
                     "why": trial.why,
                 }
@@ -298,6 +299,7 @@ class _Climb:
         known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
         measure, cost = self._goal.measure(result, known, self._progress), cost_of(attempt_made)
         entry = {"value": measure.value, "float": measure.float_value, "bytes": cost.bytes, "macs": dict(cost.macs),
+                 "cycles": cost.cycles,
                  "ready": result.report.chip_ready or not result.report.is_chip}  # fmt: skip
         return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
@@ -307,9 +309,8 @@ class _Climb:
         if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
             raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
         measure = self._goal.measured(record["value"], record["float"])
-        return AttemptResult(
-            attempt, measure, AttemptCost(record["bytes"], record["macs"]), record["seconds"], record["ready"]
-        )
+        cost = AttemptCost(record["bytes"], record["macs"], record.get("cycles"))
+        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"])
 
     # ---- making ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 ===============  ===================================================================================================
 `_target`        the contract: `Target`, a row of data, and `Vendor`, what a target answers by code
 `verdict`        what a target with a packer says of a graph, as values
+`latency`        how long a graph takes, as values; `call_time` as users are told; `timing_row` as a board tells
 `arithmetic`     how an operator computes, as values
 `limits`         what of an operator a platform takes
 `generic`        the idealised target
@@ -19,12 +20,14 @@ from importlib import import_module
 
 from ..errors import ConfigError, nearest
 from ._target import Fault, Fitted, Limit, Support, Target, Vendor, rows, rule_text
+from .call_time import UNASKED, CallTime, TimeWish
 from .generic import GENERIC
 from .verdict import ArgumentChoice, GraphCost, LayerCost, Verdict, VerdictFinding
 
 __all__ = [
-    "DEFAULT", "GENERIC", "PLATFORMS", "ArgumentChoice", "Fault", "Fitted", "GraphCost", "LayerCost", "Limit",
-    "Support", "Target", "Vendor", "Verdict", "VerdictFinding", "by_name", "rows", "rule_text",
+    "DEFAULT", "GENERIC", "PLATFORMS", "UNASKED", "ArgumentChoice", "CallTime", "Fault", "Fitted", "GraphCost",
+    "LayerCost", "Limit", "Support", "Target", "TimeWish", "Vendor", "Verdict", "VerdictFinding", "by_name", "rows",
+    "rule_text",
 ]  # fmt: skip
 
 #: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from ..graph import ir
     from ..graph.names import Names
+    from .board_profile import BoardProfile
+    from .timing_row import TimingRow
 
 __all__ = ["Fault", "Fitted", "Limit", "Support", "Target", "Vendor", "rows", "rule_text"]
 
@@ -113,6 +115,24 @@ class Vendor:
     def untimed(self, target: Target) -> str:
         """Say why nothing is known of the time on a chip; empty where verdicts know it."""
         return f"nothing is known of the time on {target.name}; choose a chip"
+
+    def timed(self, row: TimingRow, target: Target) -> Vendor:
+        """Return the same code with prices of a board; ConfigError where the row is of another chip."""
+        raise ConfigError(f"a timing file is for a chip; {self.untimed(target)}")
+
+    def profiled(
+        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+    ) -> BoardProfile:
+        """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
+
+        words : as for `verdict`. clock : MHz of the board. ConfigError where the log is not of these graphs.
+        """
+        raise ConfigError(f"a board's log is of a chip; {self.untimed(target)}")
+
+    @property
+    def clock(self) -> float | None:
+        """MHz, where a board's row tells them."""
+        return None
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write `graph` in the names of another domain, in place; return what means something else there."""
@@ -327,6 +347,10 @@ class Target:
         arguments that its packer does not have.
         """
         return self.vendor.verdict(graph, self, words)
+
+    def timed(self, row: TimingRow) -> Target:
+        """Return the target with prices that a board gave; ConfigError where they are another chip's."""
+        return replace(self, vendor=self.vendor.timed(row, self))
 
     def latency(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> Latency:
         """Return how many cycles a graph takes, its part for the chip alone.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 
-__all__ = ["Latency", "LayerTime", "UnpricedWork"]
+__all__ = ["Latency", "LayerTime", "TimeSaved", "UnpricedWork", "joined"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class Latency:
         """The upper end of the range of `total`; work without a bound is not in it."""
         return sum(layer.high for layer in self.layers) + self.moved + self.waits
 
+    def renamed(self, nodes: Mapping[str, str]) -> Latency:
+        """Return the same with other names of nodes, {name: other}, where they have some."""
+        layers = tuple(replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers)
+        return replace(self, layers=layers)
+
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
         sums = {
@@ -118,3 +124,59 @@ class Latency:
             "layers": [vars(layer) for layer in self.layers],
             "unpriced": [vars(work) for work in self.unpriced],
         }
+
+
+def joined(runs: Sequence[Latency]) -> Latency:
+    """Return the runs of several graphs, at least one, one after the other."""
+    layers: list[LayerTime] = []
+    before = 0.0
+    for run in runs:
+        layers += [replace(layer, start=layer.start + before, fetch=layer.fetch + before) for layer in run.layers]
+        before += run.total
+    return Latency(runs[0].platform, tuple(layers), tuple(work for run in runs for work in run.unpriced))
+
+
+@dataclass(frozen=True)
+class TimeSaved:
+    """What other forms of a graph, and other arguments, save: cycles of one run before and after.
+
+    Both at the upper end of the range, unpriced work at its bound. platform : the chip. assumed : by the prices of
+    another one, since nobody has published this one's.
+    """
+
+    before: int
+    after: int
+    platform: str
+    assumed: bool = False
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        how = "another chip's prices assumed" if self.assumed else "upper ends"
+        return f"before / after {self.before:,} / {self.after:,} (same integers; {how})"
+
+    def note(self, metadata: MutableMapping[str, str]) -> None:
+        """Write it into the metadata of the graph that takes `after` cycles."""
+        metadata[_KEY] = json.dumps({"before": self.before, "after": self.after, "assumed": self.assumed})
+
+    @classmethod
+    def noted(cls, metadata: Mapping[str, str], platform: str) -> TimeSaved | None:
+        """Return what `note` wrote; None where nothing stands there, or something else."""
+        try:
+            found = json.loads(metadata.get(_KEY, "null"))
+            return cls(int(found["before"]), int(found["after"]), platform, bool(found["assumed"]))
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    @classmethod
+    def total(cls, parts: Iterable[TimeSaved]) -> TimeSaved | None:
+        """Return the sum over parts that run one after the other; None without any."""
+        found = list(parts)
+        if not found:
+            return None
+        before, after = sum(part.before for part in found), sum(part.after for part in found)
+        return cls(before, after, found[0].platform, found[0].assumed)
+
+
+#: The metadata key.
+_KEY = "lingeronnx.cycles"

@@ -17,7 +17,7 @@ class VerdictFinding:
     """What speaks against a graph, as a sentence.
 
     level : "packs" where the packer refuses, "right" where the chip would give other integers or none, "plan" where
-        it gives the right ones and writes past the memory planned for them.
+        it gives the right ones and writes past the memory planned for them, "time" where it takes too long.
     """
 
     level: str
@@ -30,7 +30,7 @@ class VerdictFinding:
         return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
 
 
-_HEAD = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA")
+_HEAD = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA", "cycles")
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,25 @@ class GraphCost:
         outside = f"psram {self.psram:,} of {self.psram_limit:,}"
         return f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes over DMA"
 
-    def table(self, most: int = 24, totals: bool = True) -> list[str]:
-        """Return layer by layer as lines of equal columns, the `most` heaviest of a long net, and with `totals` all."""
-        kept = sorted(range(len(self.layers)), key=lambda i: (-self.layers[i].macs, -self.layers[i].activations))[:most]
+    def table(self, most: int = 24, totals: bool = True, time: Latency | None = None) -> list[str]:
+        """Return layer by layer as lines of equal columns, the `most` heaviest of a long net, and with `totals` all.
+
+        time : of the same graph, where it is known; the heaviest are those that take longest then.
+        """
+        cycles = [0.0] * len(self.layers) if time is None else [layer.total for layer in time.layers]
+        weight = [(-c, -layer.macs, -layer.activations) for c, layer in zip(cycles, self.layers, strict=True)]
+        kept = sorted(range(len(weight)), key=weight.__getitem__)[:most]
         rows: list[tuple[str, ...]] = [_HEAD]
-        for layer in (self.layers[i] for i in sorted(kept)):
-            sizes = (layer.weights, layer.activations, layer.work_area, layer.dma)
-            rows.append((layer.node, layer.op_type, f"{layer.macs:,}", layer.width, *(f"{n:,}" for n in sizes)))
+        for index in sorted(kept):
+            layer = self.layers[index]
+            sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles[index])
+            rows.append((layer.node, layer.op_type, f"{layer.macs:,}", layer.width, *(f"{n:,.0f}" for n in sizes)))
         left = len(self.layers) - len(kept)
-        total = (self.weights, self.activations, self.dma)
+        total = (self.weights, self.activations, self.dma, sum(cycles))
         for width, count in self.macs.items() or [("", 0)]:
-            texts = [f"{n:,}" for n in total] if width == next(iter(self.macs), "") else ["", "", ""]
-            rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", texts[2]))
+            texts = [f"{n:,.0f}" for n in total] if width == next(iter(self.macs), "") else [""] * 4
+            rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", *texts[2:]))
+        rows = rows if time is not None else [row[:-1] for row in rows]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = [
             "  "

@@ -60,3 +60,6 @@ if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, n
         if name not in _HOME:
             raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ assert_type(lo.Session("model_quant.onnx"), lo.Session)
 assert_type(lo.evaluate(model.session(), "test.npz", metric="top1"), lo.Evaluation)
 lo.quantize(1.5)
 lo.quantise("model.onnx")
+lo.quantize("model.onnx", efort="fast")
 """
 
 pytestmark = [
@@ -40,10 +42,8 @@ def run(*command, cwd):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Return the folder of an environment with our wheel; everything else comes from the one that runs the tests."""
-    folder = tmp_path_factory.mktemp("wheel")
+def sources(folder):
+    """Copy what is installed of the checkout into a folder of `folder`, and return that."""
     source = folder / "source"
     source.mkdir()
     for name in SOURCES:
@@ -51,6 +51,25 @@ def installed(tmp_path_factory):
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source / name)
+    return source
+
+
+def test_an_editable_install_is_a_path(tmp_path):
+    """Type checkers and editors follow a path of a .pth file, and no hook of setuptools."""
+    source = sources(tmp_path)
+    build = f"import setuptools.build_meta as b; b.build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", build, cwd=source)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as held:
+        (path,) = [name for name in held.namelist() if name.endswith((".pth", ".py"))]
+        assert held.read(path).decode().strip() == str(source)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Return the folder of an environment with our wheel; everything else comes from the one that runs the tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = sources(folder)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
     run(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source, cwd=folder)
     run(sys.executable, "-m", "venv", "--without-pip", folder / "env", cwd=folder)
@@ -81,6 +100,7 @@ def test_types_are_seen(installed, tmp_path):
     command = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed / "bin" / "python")
     done = subprocess.run([*map(str, command), "program.py"], cwd=tmp_path, capture_output=True, text=True)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    assert len(errors) == 2, done.stdout + done.stderr
+    assert len(errors) == 3, done.stdout + done.stderr
     assert 'program.py:11: error: Argument 1 to "quantize" has incompatible type "float"' in errors[0]
     assert 'program.py:12: error: Module has no attribute "quantise"' in errors[1]
+    assert 'program.py:13: error: Unexpected keyword argument "efort" for "quantize"' in errors[2]

@@ -10,7 +10,7 @@ from ...flow.report import FloatNode, float_nodes
 from ...graph import ir
 from ...ops import Violation, float_op
 from ...ops.macs import macs
-from ...targets import Target
+from ...targets import UNASKED, Target, TimeWish
 from .forecast import forecast
 from .report import Check, WorkedAround
 from .violations import OTHER, violation
@@ -18,8 +18,11 @@ from .violations import OTHER, violation
 __all__ = ["check_float"]
 
 
-def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> Check:
-    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is."""
+def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish: TimeWish = UNASKED) -> Check:
+    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is.
+
+    wish : what is asked of time, which is told as of the graph with placeholder scales; `target` has its prices.
+    """
     violations, host = _float_violations(model, target)
     fitted: list[Fitted] = []
     remaining, mended = violations, model
@@ -49,6 +52,7 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = ()) -> C
         on_host=ahead.host,
         share=ahead.share,
         merges=ahead.merges,
+        time=wish.told(target, [ahead.choice.verdict] if ahead.choice is not None else (), host=bool(host)),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import onnx
 
 from ...errors import ModelError, words_of
-from ...flow.report import float_nodes
+from ...flow.report import FloatNode, float_nodes
 from ...formats import DEQUANT, FORMATS, is_quantized_domain
 from ...formats.sound import check_nodes
 from ...graph import ir, onnxfile
@@ -17,7 +17,8 @@ from ...graph.names import restored
 from ...plan.synthetic import warnings_of
 from ...run.integer.runner import target_of
 from ...run.part import chip_part, scaled_by_host
-from ...targets import DEFAULT, Target, by_name
+from ...run.parts import parts_of
+from ...targets import DEFAULT, UNASKED, Target, TimeWish, by_name
 from .integer_graph import check_integer
 from .report import Check
 
@@ -37,11 +38,15 @@ def is_packable(proto: onnx.ModelProto) -> bool:
 
 
 def check_packed(
-    proto: onnx.ModelProto, row: Target | None = None, packer_args: str | Iterable[str] | None = None
+    proto: onnx.ModelProto,
+    row: Target | None = None,
+    packer_args: str | Iterable[str] | None = None,
+    wish: TimeWish = UNASKED,
 ) -> Check:
     """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
 
     row : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
+    wish : what is asked of time; that of a graph in several parts is the sum of the chip's.
     A graph that no one else would read is judged all the same, as the packer reads it.
     """
     onnxfile.check_texts(proto)
@@ -57,16 +62,22 @@ def check_packed(
         check_nodes(graph)
     if row is None:
         row = _named(proto) if graph is None else target_of(graph)
+    row = wish.target(row)
     check = Check(row.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, row)
     if graph_read is not None:
         check = replace(check, notes=[*(f"WARNING: {warning}" for warning in warnings_of(graph_read)), *check.notes])
     if not row.packs:
         return check
-    part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph, row))
-    if packer_args is None:
-        return replace(check, choice=row.verdict(part))
-    words = tuple(words_of(packer_args) if isinstance(packer_args, str) else packer_args)
-    return replace(check, choice=row.verdict(part, words))
+    between, host = ([], []) if graph is None else _floats(graph)
+    part = proto if graph is None or between or not host else ir.to_proto(chip_part(graph, row))
+    words = None
+    if packer_args is not None:
+        words = tuple(words_of(packer_args) if isinstance(packer_args, str) else packer_args)
+    choice = row.verdict(part, words)
+    verdicts = [choice.verdict]
+    if graph is not None and between and words is None:
+        verdicts = [row.verdict(piece.graph).verdict for piece in parts_of(row.named(graph), row).chip]
+    return replace(check, choice=choice, time=wish.told(row, verdicts, host=bool(between or host)))
 
 
 def _named(proto: onnx.ModelProto) -> Target:
@@ -75,8 +86,8 @@ def _named(proto: onnx.ModelProto) -> Target:
     return by_name(names[0]) if names else DEFAULT
 
 
-def _has_host_part(graph: ir.Graph) -> bool:
-    """Whether float nodes stand before the first or behind the last integer one, and none between them."""
+def _floats(graph: ir.Graph) -> tuple[list[FloatNode], list[FloatNode]]:
+    """Return the float nodes between integer ones, and those before the first or behind the last."""
     whole = {id(node) for node in graph.graph if is_quantized_domain(node) and not scaled_by_host(node)}
     integers = {
         str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name for v in node.outputs
@@ -85,5 +96,4 @@ def _has_host_part(graph: ir.Graph) -> bool:
         if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
             whole.add(id(node))
             integers.update(str(v.name) for v in node.outputs)
-    fallbacks, host = float_nodes(graph, {}, whole)
-    return bool(host) and not fallbacks
+    return float_nodes(graph, {}, whole)

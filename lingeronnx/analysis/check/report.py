@@ -15,7 +15,7 @@ from ...flow.report import FloatNode, rewritten, told_findings, told_floats
 from ...flow.report.merges import Merge
 from ...flow.report.program import ProgramReport
 from ...ops import Violation
-from ...targets import ArgumentChoice, GraphCost, VerdictFinding, by_name
+from ...targets import ArgumentChoice, CallTime, GraphCost, VerdictFinding, by_name
 
 __all__ = ["Check", "WorkedAround"]
 
@@ -41,6 +41,7 @@ class Check(Sequence[Violation]):
         with placeholder scales. formed : what is done to its integer graph then
     program : the parts in which a float model would run that is not chip-ready. on_host : its float operators then.
     share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts fewer
+    time : how long a call takes on the chip
     """
 
     platform: str
@@ -57,6 +58,7 @@ class Check(Sequence[Violation]):
     on_host: Sequence[FloatNode] = ()
     share: float = 1.0
     merges: Sequence[Merge] = ()
+    time: CallTime = field(default_factory=CallTime)
 
     @property
     def packs(self) -> bool | None:
@@ -70,8 +72,8 @@ class Check(Sequence[Violation]):
 
     @property
     def findings(self) -> Sequence[VerdictFinding]:
-        """What speaks against packing, and as warnings the writes past the plan."""
-        return () if self.choice is None else self.choice.verdict.findings
+        """What speaks against packing, as warnings the writes past the plan, and that a call takes too long."""
+        return (*(() if self.choice is None else self.choice.verdict.findings), *self.time.findings)
 
     @property
     def cost(self) -> GraphCost | None:
@@ -80,8 +82,9 @@ class Check(Sequence[Violation]):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is broken, and what is packed packs and is right."""
-        return not self.violations and (self.choice is None or self.choice.verdict.chip_ready)
+        """Whether nothing is broken, what is packed packs and is right, and a call is as fast as it shall be."""
+        ready = self.choice is None or self.choice.verdict.chip_ready
+        return ready and not self.violations and not self.time.findings
 
     def __len__(self) -> int:
         return len(self.violations)
@@ -119,6 +122,7 @@ class Check(Sequence[Violation]):
             "crossings": self.program.crossings,
             "on_host": [vars(n) for n in self.on_host],
             "merges": [merge.to_dict() for merge in self.merges],
+            "time": self.time.to_dict(),
         }
 
     @property
@@ -127,7 +131,9 @@ class Check(Sequence[Violation]):
         if self.sound:
             return f"nothing breaks a limit of {self.platform}"
         said = []
-        if against := [(f.rule, f.node) for f in self.findings if f.level != "plan"]:
+        if self.time.findings:
+            said.append("too slow")
+        if against := [(f.rule, f.node) for f in self.findings if f.level not in ("plan", "time")]:
             said.append(f"{'wrong on the chip' if self.packs else 'the packer refuses it'}, {_count('rule', against)}")
         if self.violations:
             mended = self.kind == "float" and not self.remaining
@@ -168,6 +174,7 @@ class Check(Sequence[Violation]):
         lines += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
         lines += self._packed(most)
         lines += self._in_parts(most)
+        lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
         notes = few([f"note: {note}" for note in (self.notes if full else together(self.notes))], most)
         return [*lines, *self._cost(None if full else SCREEN - screen_lines([*lines, *notes])), *notes]
 
@@ -179,7 +186,7 @@ class Check(Sequence[Violation]):
             return ["cost: unknown, as float nodes stand between the integer ones"] if alone else []
         verdict, full = self.choice.verdict, most is None
         lines = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
-        lines += few(told_findings(verdict.findings, full), most)
+        lines += few(told_findings(self.findings, full), most)
         right = "it packs and is right" if verdict.runs_right else "it packs and is not right on the chip"
         if verdict.warned:
             right += ", but writes past its plan (a warning)"
@@ -202,7 +209,7 @@ class Check(Sequence[Violation]):
         if cost is None:
             return []
         for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
-            lines = ["cost on the chip:", *cost.table(layers)]
+            lines = ["cost on the chip:", *cost.table(layers, time=self.time.latency)]
             if room is None or screen_lines(lines) <= room and layers >= min(len(cost.layers), _FEWEST):
                 return lines
         return [f"cost on the chip: {cost.text()}"]

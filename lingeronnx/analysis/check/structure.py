@@ -166,8 +166,13 @@ def _rows(
     observer: Callable[[str, Affine | None], str],
     users: Mapping[str, str],
     ranges: Mapping[str, tuple[float, float]],
+    in_float: Callable[[ir.Node, ir.Value], bool],
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return parts 3 and 4. users : {tensor of the graph: the plan's name for it}."""
+    """Return parts 3 and 4.
+
+    users : {tensor of the graph: the plan's name for it}. in_float : whether a node has a tensor, read or written, as
+    real values.
+    """
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
 
@@ -181,13 +186,13 @@ def _rows(
         read = next((v for v in node.inputs if v is not None and ir.const(v) is None), None)
         for value in node.outputs:
             if value.name:
-                user, q = users.get(str(value.name), str(value.name)), held(value)
+                user, q = users.get(str(value.name), str(value.name)), None if in_float(node, value) else held(value)
                 low, high = (f"{edge:g}" for edge in ranges[user]) if user in ranges else ("-", "-")
                 outputs.append(
                     (
                         name,
                         node.op_type,
-                        _kind(held(read)),
+                        _kind(None if read is None or in_float(node, read) else held(read)),
                         _kind(q),
                         _axis(q),
                         observer(user, q),
@@ -217,7 +222,10 @@ def of_model(
     original : the user's own graph, for part 2; None takes the normalised one. violations : limits that are broken.
     """
     unfused = [(reason.name, reason.kind, reason.why) for reason in result.reasons]
-    outputs, weights = _rows(result.float_graph, result.plan, _observer(result.basis.choice), {}, result.ranges)
+    floats, observer = result.plan.floats, _observer(result.basis.choice)
+    outputs, weights = _rows(
+        result.float_graph, result.plan, observer, {}, result.ranges, lambda node, _: str(node.name) in floats
+    )
     structure = in_model(result, violations)
     return Structure(unfused, uses(result.float_graph if original is None else original), outputs, weights, structure)
 
@@ -225,7 +233,15 @@ def of_model(
 def of_integers(graph: ir.Graph, users: Mapping[str, str], violations: Sequence[Violation] = ()) -> Structure:
     """Return the structure of an integer graph. users : {integer tensor: the float tensor that it holds}."""
     plan = plan_of(graph)
-    outputs, weights = _rows(graph, plan, lambda _, q: "-" if q is None else "the file's", users, {})
+    floats = set(users.values()) - users.keys()
+    outputs, weights = _rows(
+        graph,
+        plan,
+        lambda _, q: "-" if q is None else "the file's",
+        users,
+        {},
+        lambda _, value: str(value.name) in floats,
+    )
     return Structure(_pairs(graph), uses(graph), outputs, weights, in_integers(graph, violations))
 
 

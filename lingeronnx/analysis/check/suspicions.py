@@ -7,6 +7,7 @@
     outlier range          the range is over 10 times the 0.99 quantile of the absolute values
     scales at a concat     an input fits a scale at least 4 times finer than the output has
     no Dequant             an output leaves the graph as integers
+    in float               an operator between integers computes in float: its values go to the host and back
     limit                  a limit of the platform is broken
 
 Judged on the calibration data's statistics, the plan and the integer graph. Knows no file and no command.
@@ -63,6 +64,7 @@ def in_model(result: QuantizedModel, violations: Sequence[Violation] = ()) -> li
         *_outliers(parts, result.basis.stats),
         *_concats(parts, result),
         *_integers(result.graph),
+        *_in_float(parts),
         *map(_limit, violations),
     ]
 
@@ -92,6 +94,29 @@ def _outputs(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
             measured = f"'{name}' leaves the integers in {q.bits} bits"
             limit = f"{result.platform.name} gives it up to {widest}"
             yield Suspicion(str(node.name), "output at 8 bits", measured, limit, _option(name, f"out_bits:{widest}"))
+
+
+def _in_float(parts: Partition) -> Iterator[Suspicion]:
+    """Operators in float that integers are computed from and that are computed from integers."""
+    after, before = set[int](), set[int]()
+    nodes = list(parts.graph.graph)
+    for node in nodes:
+        makers = [ir.producer(value) for value in node.inputs]
+        if any(m is not None and (id(m) in parts.inside or id(m) in after) for m in makers):
+            after.add(id(node))
+    for node in reversed(nodes):
+        users = [use.node for value in node.outputs for use in value.uses()]
+        if any(id(user) in parts.inside or id(user) in before for user in users):
+            before.add(id(node))
+    for node in nodes:
+        if id(node) in after & before and id(node) not in parts.inside:
+            yield Suspicion(
+                str(node.name),
+                "in float",
+                f"{node.op_type} stays in float between integers: {parts.floats.get(str(node.name), '')}",
+                "integers from the first layer to the last",
+                "keep the limit that is told, or give the operator another form",
+            )
 
 
 def _biases(graph: ir.Graph) -> Iterator[Suspicion]:

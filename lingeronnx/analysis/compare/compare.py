@@ -19,6 +19,7 @@ from ...errors import ConfigError
 from ...files import making, write_text
 from ...run.cluster import spread
 from ...run.data import Batch, Progress
+from ..latency import cycles_of_nodes
 from .advice import advise
 from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
 from .join import Join, JoinedPart, batches
@@ -81,6 +82,7 @@ def compare(
         (_name(float_model), _name(quant_model)),
         tensor_join.accuracy,
         tensor_join.outputs,
+        cycles_of_nodes(other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
     )
     if out is not None:
         write(result, out)

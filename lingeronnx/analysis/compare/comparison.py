@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..stats.pair_measures import METRICS
 from .advice import options
@@ -28,6 +28,8 @@ class Comparison:
 
     join : every tensor that both have, measured. findings : what is wrong, the worst first. names : of the two models.
     accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
+    cycles : {node of the second model: cycles of a call on its chip, with those of nodes before it that no row has},
+    where they are known.
     """
 
     join: Join
@@ -35,6 +37,7 @@ class Comparison:
     names: tuple[str, str]
     accuracy: tuple[float, float] | None
     outputs: Mapping[str, float]
+    cycles: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[ComparedTensor]:

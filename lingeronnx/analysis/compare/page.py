@@ -30,7 +30,8 @@ def page(comparison: Comparison) -> str:
         "outputs": {name: _plain(value) for name, value in comparison.outputs.items()},
         "worst": [number[row.name] for row in comparison.worst],
         "findings": [finding.to_dict() for finding in comparison.findings], "options": comparison.options,
-        "rows": [{**_row(row), "i": i, "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
+        "rows": [{**_row(row), "i": i, "cycles": _plain(comparison.cycles.get(row.nodes[1])),
+                  "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
                  for i, row in enumerate(comparison.rows)],
     }  # fmt: skip
     text = json.dumps(body, separators=(",", ":"), allow_nan=False, default=float).replace("<", "\\u003c")

@@ -179,8 +179,8 @@ def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
 def layers_of(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
     """Return {tensor: layer} of the nodes in whose name, `root` before it, a regular expression is found; None: all.
 
-    A layer is called by its node; further outputs of a node by their tensors. Raises ConfigError for a pattern that is
-    none, and where nothing has such a name.
+    A layer is called `root` and its node's name; further outputs of a node by their tensors. Raises ConfigError for a
+    pattern that is none, and where nothing has such a name.
     """
     wanted = matcher(pattern, root)
     layer_of: dict[str, str] = {}
@@ -190,7 +190,7 @@ def layers_of(session: Session, pattern: str | None = None, root: str = "") -> d
         for place, value in enumerate(node.outputs):
             layer = str(value.name if place else node.name)
             if value.name and wanted(layer):
-                layer_of[str(value.name)] = layer
+                layer_of[str(value.name)] = root + layer
     if not layer_of:
         raise ConfigError(f"no layer has a name in which '{pattern}' is found; layers are called by their nodes")
     return layer_of

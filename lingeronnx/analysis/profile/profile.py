@@ -20,6 +20,7 @@ from ...files import folder, write_text
 from ...formats import attributes, integer_format, is_quantized_domain
 from ...graph import ir
 from ...graph.attributes import number, scales
+from ...graph.modules import module
 from ...plan import Affine, PerAxis, PerTensor, accumulator
 from ...run.session import Session
 from ..compare.real_values import RealValues
@@ -54,7 +55,8 @@ class OperatorTensor:
     """A tensor as one operator has it.
 
     op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor : its name. stack :
-    where in the source the operator comes from, "" where the file does not say.
+    where in the source the operator comes from, "" where the file does not say. path : the module that it comes from,
+    as torch calls it; the node's name where the file does not say.
     """
 
     op: str
@@ -62,6 +64,7 @@ class OperatorTensor:
     attr: str
     tensor: str
     stack: str = ""
+    path: str = ""
 
 
 @dataclass
@@ -86,14 +89,15 @@ def entries(model: ir.Graph) -> list[OperatorTensor]:
     for node in model.graph:
         if node.op_type == "Constant" and not node.domain:
             continue
-        stack = origin(node)
+        stack, path = origin(node), module(node)
         for index, value in enumerate(node.inputs):
             if value is not None and value.name:
                 attr = _role(node, index, value)
-                rows += [OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack)] if attr else []
-        rows += [
-            OperatorTensor(node.op_type, str(node.name), "output", str(v.name), stack) for v in node.outputs if v.name
-        ]
+                if attr:
+                    rows.append(OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack, path))
+        for value in node.outputs:
+            if value.name:
+                rows.append(OperatorTensor(node.op_type, str(node.name), "output", str(value.name), stack, path))
     return rows
 
 
@@ -239,11 +243,12 @@ class Profile:
     def chosen(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[OperatorTensor]:
         """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
 
-        None or nothing chooses all. Raises ConfigError where no row is left.
+        A name is the node's, and the module's as torch calls it. None or nothing chooses all. Raises ConfigError where
+        no row is left.
         """
         wanted = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
         kinds = (types,) if isinstance(types, str) else tuple(types or ())
-        rows = [e for e in self.entries if e.module.startswith(wanted) and (not kinds or e.op in kinds)]
+        rows = [e for e in self.entries if _named(e, wanted) and (not kinds or e.op in kinds)]
         if not rows:
             known = ", ".join(sorted({entry.op for entry in self.entries}))
             raise ConfigError(
@@ -256,7 +261,9 @@ class Profile:
     ) -> str:
         """Return the table of `statistic.txt`; with_stack adds where in the source an operator comes from."""
         rows = []
-        for index, entry in enumerate(self.chosen(prefixes, types)):
+        index, last = -1, ""
+        for entry in self.chosen(prefixes, types):
+            index, last = index + (entry.module != last or index < 0), entry.module
             recorded = self.seen[entry.tensor]
             spread = recorded.spread
             numbers = [f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)]
@@ -339,6 +346,11 @@ class Profile:
                 }
             )
         return rows
+
+
+def _named(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
+    """Whether a name of the operator begins with one of `prefixes`."""
+    return entry.module.startswith(prefixes) or entry.path.startswith(prefixes)
 
 
 def _scale_text(scale: _SCALES) -> str:

@@ -143,7 +143,11 @@ class RecordedSession(Session):
         return [spec.name for spec in self.inputs]
 
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
-        """Yield a digest of each sample."""
+        """Yield a digest of each sample; DataError where it has no array for an input."""
+        if lost := [name for name in self._fed if name not in feeds]:
+            raise DataError(
+                f"the profile {self._home} has an input '{lost[0]}'; the other model has {', '.join(feeds)}"
+            )
         arrays = [np.asarray(feeds[name]) for name in self._fed]
         for place in range(len(arrays[0])):
             hasher = hashlib.sha256()

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -16,10 +17,21 @@ from typing import IO, Any
 from ...errors import ConfigError
 from ...files import write_text
 
-__all__ = ["Journal", "hashed"]
+__all__ = ["COMMAND", "Journal", "Ways", "hashed"]
 
 # Bytes of a digest; a header's entry of as many, in hexadecimal, means nothing to a reader.
 _DIGEST = 16
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a user begins anew, and goes on, in words."""
+
+    anew: str
+    on: str
+
+
+COMMAND = Ways("drop --resume to begin anew", "go on with --resume")
 
 
 def hashed(*parts: bytes) -> str:
@@ -33,12 +45,13 @@ def hashed(*parts: bytes) -> str:
 class Journal:
     """The file `path`; `header` says what its results depend on. Without a path nothing is kept.
 
-    resume : go on behind the results that are there, where there are; else the file is begun anew. Raises ConfigError
-    where they are of something else, and where the file cannot be read or written.
+    resume : go on behind the results that are there, where there are; else the file is begun anew. ways : how its user
+    does either, for messages. Raises ConfigError where results are of something else, and where the file cannot be
+    read or written.
     """
 
-    def __init__(self, path: Path | None, header: Mapping[str, Any], resume: bool) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, header: Mapping[str, Any], resume: bool, ways: Ways = COMMAND) -> None:
+        self._path, self._ways = path, ways
         self._header = json.loads(json.dumps(header))
         self._file: IO[str] | None = None
         if path is None:
@@ -68,7 +81,7 @@ class Journal:
         first = content.partition(b"\n")[0] if b"\n" in content else b""
         if not first:
             return False
-        self._check(_parsed(first, path))
+        self._check(self._parsed(first))
         return True
 
     def _check(self, header: object) -> None:
@@ -82,7 +95,7 @@ class Journal:
 
     def stale(self, of: str) -> ConfigError:
         """Return the error that the results are `of` something else."""
-        return ConfigError(f"{self._path} holds results of {of}; drop --resume to begin anew, or choose another folder")
+        return ConfigError(f"{self._path} holds results of {of}; {self._ways.anew}, or choose another folder")
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
@@ -90,7 +103,7 @@ class Journal:
         try:
             yield
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise _damaged(self._path) from error
+            raise self._damaged() from error
 
     def records(self, part: str) -> Iterator[dict[str, Any]]:
         """Return an iterator over the results of `part` that are there now, in order."""
@@ -102,9 +115,9 @@ class Journal:
         with self._path.open("rb") as file:
             next(file)
             for line in file:
-                record = _parsed(line, self._path)
+                record = self._parsed(line)
                 if not isinstance(record, dict):
-                    raise _damaged(self._path)
+                    raise self._damaged()
                 if record.get("part") == part:
                     yield record
 
@@ -116,17 +129,13 @@ class Journal:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
         except OSError as error:
-            raise ConfigError(
-                f"cannot write {self._path}: {error.strerror}; make room and go on with --resume"
-            ) from error
+            raise ConfigError(f"cannot write {self._path}: {error.strerror}; make room and {self._ways.on}") from error
 
+    def _parsed(self, line: bytes) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged() from error
 
-def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path) from error
-
-
-def _damaged(path: Path | None) -> ConfigError:
-    return ConfigError(f"{path} is damaged; drop --resume to begin anew")
+    def _damaged(self) -> ConfigError:
+        return ConfigError(f"{self._path} is damaged; {self._ways.anew}")

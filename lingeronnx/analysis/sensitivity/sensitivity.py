@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from ...errors import ConfigError, DataError, nearest
@@ -26,7 +27,7 @@ from ...plan import Plan
 from ...run.data import Data, Progress
 from ...run.streaming import unrolled
 from ..stats.output_measures import canonical, chosen_output, worse_first
-from .journal import Journal, hashed
+from .journal import COMMAND, Journal, Ways, hashed
 from .layer_histograms import check_matplotlib
 from .layers import RoundedOperator, given_back, layers, option, rounding
 from .ranking import Advice, Ranked, Sensitivity
@@ -64,6 +65,7 @@ def sensitivity(
     resume: bool = False,
     plots: int = 0,
     journal: str = JOURNAL,
+    ways: Ways = COMMAND,
     workers: int | None = None,
     cluster: str | None = None,
     progress: Progress | None = None,
@@ -75,7 +77,7 @@ def sensitivity(
         : what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
     plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
     folder : for the results as they come, in its file `journal`, and for the files; see `write`. resume : go on with
-        what is there.
+        what is there; ways : how its user does that, for messages.
     metric : one or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1, top5,
         ``module:function`` of (outputs, labels); see `measures`. The first ranks. order : "ascending" or "descending",
         which of its values is the most sensitive first; default what the metric says, a function's least.
@@ -98,7 +100,7 @@ def sensitivity(
     runs = TrialRuns(
         planned, rounding(planned, operators, question.outputs), data, metrics, function, (workers, cluster), progress
     )
-    with Journal(None if folder is None else Path(folder) / journal, _header(runs, question), resume) as results:
+    with Journal(None if folder is None else Path(folder) / journal, _header(runs, question), resume, ways) as results:
         ranked = _ranked(runs, results, operators, trials, question)
     if plots and folder is not None:
         runs.draw(Path(folder), operators, ranked.ranking, plots)
@@ -153,8 +155,34 @@ def _header(runs: TrialRuns, question: Question) -> dict[str, object]:
         "output": list(question.outputs),
         "samples of a block": runs.block,
         "limit": planned.conf.limit,
-        "function": None if function is None else f"{function.__module__}.{function.__qualname__}",
+        "function": None if function is None else _name(function),
+        "code of the function": None if function is None else hashed(_code(function)),
     }
+
+
+def _name(function: Function) -> str:
+    """Return what a function, or an object that is called, goes by."""
+    known = function if hasattr(function, "__qualname__") else type(function)
+    return f"{known.__module__}.{known.__qualname__}"
+
+
+def _code(function: Function) -> bytes:
+    """Return what a function does, as far as its own code and what is defined in it say; nothing of compiled ones."""
+    called = getattr(function, "func", function)  # of a partial
+    called = getattr(called, "__wrapped__", called)
+    code = getattr(called if hasattr(called, "__code__") else type(called).__call__, "__code__", None)
+    return b"" if code is None else _bytes(code)
+
+
+def _bytes(code: CodeType) -> bytes:
+    names = repr((code.co_names, code.co_varnames)).encode()
+    return b"\0".join([code.co_code, *map(_constant, code.co_consts), names])
+
+
+def _constant(value: object) -> bytes:
+    if isinstance(value, frozenset):  # its order is another one in every process
+        return b"\0".join(sorted(map(_constant, value)))
+    return _bytes(value) if isinstance(value, CodeType) else repr(value).encode()
 
 
 _NEED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"

@@ -2,7 +2,7 @@
 
 Up to 4096 values are kept, and everything is exact. Beyond, they are counted in bins whose width is the least power of
 two of which at most 8192 cover the range, so that a growing range joins neighbouring bins exactly and no split of the
-data into batches matters; such a bin goes whole into the one of those asked for that holds its middle.
+data into batches matters; such a bin goes whole where its middle belongs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 __all__ = ["BINS", "Histogram", "OccupiedBins"]
 
-#: Bins of the histograms that KL compares.
-BINS = 2048
+#: Points of the histograms that KL compares.
+BINS = 128
 
 _KEPT = 4096  # values up to which it is exact
 _FINE = 8192  # bins that are counted in beyond that
@@ -43,6 +43,7 @@ class Histogram:
     def __init__(self) -> None:
         self.low, self.high = math.inf, -math.inf
         self.count = 0
+        self.zeros = 0  # how many are 0: what a Relu cuts off
         self._kept: list[np.ndarray] | None = []
         self._exponent = _FINEST
         self._first = 0  # the number of the first bin: bin k counts [k, k+1) * 2**exponent
@@ -53,6 +54,7 @@ class Histogram:
         if not values.size:
             return
         self.count += values.size
+        self.zeros += int(values.size - np.count_nonzero(values))
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         if self._kept is not None and self.count <= _KEPT:
             self._kept.append(values)
@@ -70,6 +72,7 @@ class Histogram:
                 self.add(values)
             return
         self.count += other.count
+        self.zeros += other.zeros
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self._cover()
         self._spill()
@@ -83,17 +86,20 @@ class Histogram:
         if self._kept is not None:
             return [value for values in self._kept for value in values.tolist()]
         bins = self.occupied
-        return [self.low, self.high, self.count, bins.exponent, bins.first, bins.index.tolist(), bins.counts.tolist()]
+        numbers = [self.low, self.high, self.count, bins.exponent, bins.first]
+        return [*numbers, bins.index.tolist(), bins.counts.tolist(), self.zeros]
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> Histogram:
         """Return what had the `state`."""
-        if len(state) != 7 or not isinstance(state[-1], list):
+        if len(state) < 7 or not isinstance(state[6], list):
             histogram = cls()
             histogram.add(np.array(state, np.float64))
             return histogram
-        low, high, count, exponent, first, index, counts = state
-        return cls.of_bins(low, high, count, OccupiedBins(exponent, first, *np.array([index, counts], np.int64)))
+        low, high, count, exponent, first, index, counts, *zeros = state  # the last is missing in older files
+        histogram = cls.of_bins(low, high, count, OccupiedBins(exponent, first, *np.array([index, counts], np.int64)))
+        histogram.zeros = zeros[0] if zeros else 0
+        return histogram
 
     @classmethod
     def of_bins(cls, low: float, high: float, count: int, bins: OccupiedBins) -> Histogram:
@@ -131,6 +137,25 @@ class Histogram:
             middles, number, _widened(low, high, number), weights=self._bins[index].astype(np.float64)
         )[0]
         return np.rint(counted).astype(np.int64)
+
+    def shares(self, low: float, high: float, number: int = BINS) -> np.ndarray:
+        """Return float64 [number]: the values counted at `number` equally spaced points from `low` to `high`.
+
+        A value between two points counts at both, at each by how near it is; so neither the points nor the steps of
+        integers make gaps of their own, and a value that moves a little moves a little of its count. Widened as `bins`.
+        """
+        if (values := self.kept) is not None:
+            places, weights = np.sort(values), np.ones(len(values))
+        else:
+            bins = self.occupied
+            places = np.clip(np.ldexp(bins.index + bins.first + 0.5, bins.exponent), self.low, self.high)
+            weights = bins.counts.astype(np.float64) - self.zeros * (bins.index + bins.first == 0)
+            places, weights = np.append(places, 0.0), np.append(weights, self.zeros)
+        low, high = _widened(low, high, number)
+        at = np.clip((places - low) * ((number - 1) / (high - low)), 0, number - 1)
+        below = np.minimum(np.floor(at).astype(np.int64), number - 2)
+        above = weights * (at - below)
+        return np.bincount(below, weights - above, number) + np.bincount(below + 1, above, number)
 
     def quantile(self, share: float) -> float:
         """Return the value that `share` of all values do not exceed, exact up to 4096 values, then to a bin's width."""

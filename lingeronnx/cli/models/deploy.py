@@ -22,6 +22,7 @@ from .._shared import (
     print_json,
     progress_bar,
     quantizing,
+    timing,
 )
 from ..show import console_for, show_deployment
 
@@ -60,6 +61,7 @@ __all__ = ["deploy"]
     help="Compile the C program here with cc, run it on the samples and prove it against the simulator.",
 )
 @quantizing
+@timing
 @click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
 @click.option("--batch-axis", multiple=True, metavar="INPUT=K|none", help="As for quantize. Repeatable.")
 @pictures

@@ -27,6 +27,7 @@ from .._shared import (
     pictures,
     progress_bar,
     quantizing,
+    timing,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 @click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
 @click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
 @quantizing
+@timing
 @click.option(
     "--state",
     multiple=True,
@@ -179,7 +181,7 @@ def quantize(
         deployed = None
         if deploy_to is not None:
             _check_scales(model, result)
-            deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
+            deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem, **_times(options))
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
     show_result(model, done, as_json, deployed)
@@ -220,6 +222,11 @@ def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Enc
 
     check_folder(folder)
     need_data(_SHIPPED, ir.load(model), calib, plan)
+
+
+def _times(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options on time."""
+    return {key: options[key] for key in ("clock", "budget_ms", "timing")}
 
 
 def _check_scales(model: Path, result: QuantizedModel) -> None:

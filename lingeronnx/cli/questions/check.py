@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...targets import DEFAULT
-from .._shared import DATA, PATH, examples, json_option, json_text, print_json
+from .._shared import DATA, PATH, examples, json_option, json_text, print_json, timing
 
 __all__ = ["check"]
 
@@ -17,6 +18,7 @@ __all__ = ["check"]
     epilog=examples(
         "lingeronnx check model.onnx",
         f"lingeronnx check model_quant.onnx --platform {DEFAULT} -o findings",
+        "lingeronnx check model_quant.onnx --clock 300 --budget-ms 20",
     )
 )
 @click.argument("model", type=PATH)
@@ -28,10 +30,12 @@ __all__ = ["check"]
     "--output",
     type=PATH,
     metavar="DIR",
-    help="Write check.txt and, of a float model with --calib, model_check_result.txt, both as .json too, in here.",
+    help="Write in here check.txt and, of a float model with --calib, model_check_result.txt, both as .json too; and "
+    "cycles.svg, where cycles are known.",
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
+@timing
 @json_option
 def check(
     model: Path,
@@ -41,22 +45,25 @@ def check(
     output: Path | None,
     notes: str,
     as_json: bool,
+    **times: Any,
 ) -> None:
     """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
 
     Takes float models and integer graphs. Says of float models which rewrites of --fit would help and what would
     remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
-    then computes the same integers, and the cost: MACs, bytes, memory, DMA. Exit code 0 where nothing is wrong, else 1.
+    then computes the same integers, and the cost: MACs, bytes, memory, DMA, cycles. Exit code 0 where nothing is wrong,
+    else 1.
 
     With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
     output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
     """
     from ... import api
     from ...analysis.check.structure import RESULT
+    from ...analysis.check.time_plot import time_plot
     from ...graph import ir
     from ...qdq.read import is_quantized
 
-    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
+    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args, **times)
     lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}
     if output is not None:
@@ -68,6 +75,8 @@ def check(
             wrong = [f"looks wrong: {line}" for line in built.lines()]
             lines, every = lines + wrong, every + wrong
             files = {RESULT: built.text(), f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n"}
+        if found.time.latency is not None:
+            files["cycles.svg"] = time_plot(found.time, f"{model.name} on {found.platform}")
         texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
         _write_folder(output, {**texts, **files})
     for line in lines:

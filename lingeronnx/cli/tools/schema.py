@@ -16,10 +16,11 @@ __all__ = ["schema"]
         "lingeronnx schema report",
     )
 )
-@click.argument("what", type=click.Choice(["quant", "plan", "report"]))
+@click.argument("what", type=click.Choice(["quant", "plan", "report", "timing"]))
 def schema(what: str) -> None:
-    """Print the JSON Schema of a file: quant.yaml (--config), a plan (--save-plan) or a report (quantize --json).
+    """Print the JSON Schema of a file that users write or read.
 
+    quant.yaml (--config), a plan (--save-plan), a report (quantize --json), prices of a chip (profile-board -o).
     An editor that knows it completes and checks quant.yaml as it is typed.
     """
     from ...schemas.files import schema_of

@@ -24,10 +24,11 @@ import numpy as np
 from ...run.compiled import CompiledHost
 from ...run.in_parts import PartRun, PartsRunner
 from ...run.parts import Parts
+from ..dumps import HOST_TOLERANCE
 from .build import HOST_FLAGS, OWN_FLAGS, compiled, containers, stand_in
 from .folder import crcs_of, described
 from .program import Array, BoardProgram, ChipPart
-from .vectors import HOST_TOLERANCE, PartVector, vectors_of
+from .vectors import PartVector, vectors_of
 
 __all__ = ["Proof", "Running", "alike", "attempt", "blobs", "first_difference", "library", "replayed"]
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ...run.dump import write_npz
 from ...run.in_parts import PartRun
 from ...targets import Target
 from ..dumps import raw
+from .known_answers import golden_folder, main_c
 from .packages import arguments_crc, header, script
-from .program import BoardProgram, ChipPart
+from .program import BoardProgram, ChipPart, HostPart
 from .source import Memory, filled, host_header, model_c, model_h, substitutions
-from .vectors import main_c, selftest_c, vectors_of
+from .vectors import selftest_c, vectors_of
 
 __all__ = ["described", "package_files", "pack_script", "write_golden_calls", "write_program"]
 
@@ -77,7 +79,10 @@ def write_program(made: Path, program: BoardProgram, runs: Sequence[PartRun], ma
 def write_golden_calls(
     folder: Path, program: BoardProgram, calls: Sequence[Sequence[PartRun]], feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> None:
-    """Write what the whole program takes and gives, call by call, beside the chip's vectors."""
+    """Write what the whole program and its host parts take and give, call by call, beside the chip's vectors.
+
+    model_input.npz : what `verify` takes for the whole graph, states among it.
+    """
     for number, (runs, given) in enumerate(zip(calls, feeds, strict=True)):
         place = folder / str(number)
         place.mkdir(parents=True, exist_ok=True)
@@ -85,6 +90,13 @@ def write_golden_calls(
         for word, arrays, held in (("input", program.inputs, given), ("output", program.outputs, made)):
             for index, array in enumerate(arrays):
                 (place / f"model_{word}{index}.bin").write_bytes(raw(np.asarray(held[array.tensor], array.dtype)))
+        write_npz(place / "model_input.npz", {name: np.ascontiguousarray(array) for name, array in given.items()})
+        for part, run in zip(program.parts, runs, strict=True):
+            if isinstance(part, HostPart):
+                (where := place / golden_folder(program, part)).mkdir(exist_ok=True)
+                for word, tensors in (("input", run.inputs), ("output", run.outputs)):
+                    for index, tensor in enumerate(tensors.values()):
+                        (where / f"{word}{index}.bin").write_bytes(raw(np.asarray(tensor)))
 
 
 def described(program: BoardProgram) -> dict[str, Any]:

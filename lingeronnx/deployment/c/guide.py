@@ -103,7 +103,7 @@ def _build(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
 def _changes(program: BoardProgram) -> Iterator[str]:
     yield "| when only weights change | |"
     yield "|---|---|"
-    yield f"| new | the packages, `{program.stem}_selftest.c`, `golden/`, `pack.sh`, `manifest.json` |"
+    yield f"| new | the packages and graphs, `{program.stem}_selftest.c`, `golden/`, `pack.sh`, `manifest.json` |"
     yield f"| new | `{program.stem}.c`: the CRC-32 of the graphs that it accepts; scales, where they moved |"
     yield f"| as they were | `{program.stem}.h` where no scale moved, `main.c`, `Makefile`, `CMakeLists.txt` |"
     if program.host:
@@ -125,20 +125,21 @@ def _what_now(program: BoardProgram) -> Iterator[str]:
     yield f"   `{p}_executor_status()`; 10002 is another chip, 4003 too little memory."
     yield f"2. `{p}_self_test` returns N: part N is the first that computes something else on its own inputs. Parts:"
     yield f"   {', '.join(f'{k} {part.name}' for k, part in enumerate(program.parts, 1))}."
-    yield "3. Of a chip part, let `lingeronnx verify` find the layer: `main.c --dump DIR` (built with"
-    yield (
-        f"   `-D{up}_WATCH`) writes what the last call read and wrote; `lingeronnx verify "
-        f"{program.stem}.onnx --device-dump DIR`."
-    )
+    yield "   `main.c` says it of each call in `golden/`. To find the tensor, of chip and host parts alike:"
+    yield f"   `{p}_test --dump DIR ...` (made by `make`, with `-D{up}_WATCH`) writes what each part of the last"
+    yield "   call read and wrote, and"
+    yield f"   `lingeronnx verify {program.stem}.onnx --input golden/N/model_input.npz --device-dump DIR`"
+    yield "   compares; N as in `FAIL: call N`, or the last call."
+    yield f"3. The board stops answering: `{p}_test --stop N`, or a function given to `{p}_watch` that returns 1,"
+    yield "   ends a call after N parts: the largest N that still answers tells the part."
     yield "4. Of a host part: is it compiled with `-ffast-math`, or with a C library whose exp or tanh is coarse?"
     yield (
         "5. Every part is right, the whole is not: memory that two things use, a stack too small, or "
         "packages that moved"
     )
     yield f"   after `{p}_init`. Versions are in `manifest.json`; the executor's must be {EXECUTOR}."
-    if program.host:
-        yield (
-            f"6. Outputs are compared within {program.tolerance:g} of their range: host floats differ in "
-            "their last bits from"
-        )
-        yield "   one C library to the next, and a value near a tie is then rounded the other way."
+    if program.tolerance:
+        yield "6. Chip parts by themselves are compared exactly, host parts within 1e-05 of their range. Outputs of the"
+        yield f"   whole program may be {program.tolerance:g} of their range off: host floats differ in their last bits"
+        yield "   from one C library to the next, and a value near a tie is then rounded the other way. That much was"
+        yield "   measured, or is more than was measured, where all of the host's floats move by 1e-4 of their range."

@@ -123,7 +123,7 @@ class BoardProgram:
     states: tuple[tuple[Array, Array], ...]
     places: Mapping[str, int]
     arena: int
-    tolerance: float
+    tolerance: float = 0.0
 
     @property
     def chip(self) -> tuple[ChipPart, ...]:
@@ -208,7 +208,6 @@ def program_of(
         states=states,
         places=places,
         arena=arena,
-        tolerance=_tolerance(made, bool(states)),
     )
 
 
@@ -297,12 +296,3 @@ def _placed(
             uses[f"{part.name}.scratch"] = Use(part.source.scratch, step, step)
     offsets, size = planned(uses)
     return offsets, rounded(size)
-
-
-def _tolerance(parts: Sequence[ChipPart | HostPart], stream: bool) -> float:
-    """Return 0 where only integers are computed, else what another exp may change of an output."""
-    kinds = [isinstance(part, ChipPart) for part in parts]
-    if all(kinds):
-        return 0.0
-    before = any(not kind and True in kinds[index:] for index, kind in enumerate(kinds))
-    return 0.05 if before or stream else 1e-5

@@ -1,22 +1,18 @@
-"""What each part of a program reads and writes in one call, and its C: `model_selftest.c` and `main.c`."""
+"""What each part of a program reads and writes in one call, and its C: `model_selftest.c`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...run.in_parts import PartRun
-from ..dumps import dump_name
-from .call import names_of
-from .program import Array, BoardProgram, ChipPart, HostPart, c_type
+from ..dumps import HOST_TOLERANCE
+from .program import BoardProgram, ChipPart, c_type
 from .source import filled, substitutions
 
-__all__ = ["PartVector", "host_tolerance", "main_c", "selftest_c", "vectors_of"]
-
-#: Of a host part's outputs, as a fraction of their range: another C library's exp and tanh differ in the last bits.
-HOST_TOLERANCE = 1e-5
+__all__ = ["PartVector", "host_tolerance", "selftest_c", "vectors_of"]
 
 
 @dataclass(frozen=True)
@@ -116,69 +112,3 @@ def _float(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "INFINITY" if value > 0 else "-INFINITY"
     return f"{value:.9g}f" if any(c in f"{value:.9g}" for c in ".e") else f"{value:.9g}.0f"
-
-
-def main_c(program: BoardProgram) -> str:
-    """Return main.c."""
-    ins, outs = names_of(program.inputs, "in"), names_of(program.outputs, "out")
-    buffers = [f"static {c_type(a.dtype)} {ins[a.tensor]}[{max(a.count, 1)}];" for a in program.inputs]
-    for array in program.outputs:
-        name = outs[array.tensor]
-        buffers.append(
-            f"static {c_type(array.dtype)} {name}[{max(array.count, 1)}], want_{name}[{max(array.count, 1)}];"
-        )
-    reads = _both(program.inputs, ins, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})')
-    wants = _both(program.outputs, outs, 'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})')
-    compares = []
-    for array in program.outputs:
-        name = outs[array.tensor]
-        if array.dtype == "float32":
-            compares.append(f'    if (differs(call, "{name}", {name}, want_{name}, {array.count}, largest)) return 1;')
-        else:
-            compares.append(f"    if (memcmp({name}, want_{name}, sizeof {name}) != 0) {{")
-            compares.append(f'        printf("FAIL: call %d, output {name} differs\\n", call);')
-            compares += ["        return 1;", "    }"]
-    values = substitutions(program) | {
-        "tolerance": repr(program.tolerance),
-        "kinds": len(program.kinds),
-        "buffers": "\n".join([*buffers, ""]),
-        "names": "".join(f'        "{name}",\n' for name in _dump_names(program)[0]),
-        "first": ", ".join(map(str, _dump_names(program)[1])),
-        "arguments": ", ".join([*ins.values(), *outs.values()]),
-    }
-    text = filled("main.c", values)
-    calls = [
-        "static int read_call(const char *folder, int call)", "{", f"    return {reads};", "}", "",
-        "static int compare_call(const char *folder, int call, float *largest)", "{",
-        f"    if (!({wants})) {{", '        printf("FAIL: call %d: no outputs to compare with\\n", call);',
-        "        return 1;", "    }", *compares, "    (void)largest;", "    return 0;", "}", "",
-    ]  # fmt: skip
-    return text.replace("int main(int argc", "\n".join(calls) + "\nint main(int argc")
-
-
-def _both(arrays: Sequence[Array], names: Mapping[str, str], call: str) -> str:
-    joint = " &&\n           ".join(call.format(i=i, n=names[a.tensor]) for i, a in enumerate(arrays))
-    return joint or "call == 0"
-
-
-def _dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
-    """Return a file's name for each port of each part, and where the inputs and the outputs of a part begin."""
-    names: list[str] = []
-    first: list[int] = []
-    for part in program.parts:
-        for side in _sides(part):
-            first.append(len(names))
-            names += [_escaped(dump_name(tensor, shape, ".bin")) for tensor, shape in side]
-    return names, first
-
-
-def _sides(part: ChipPart | HostPart) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
-    if isinstance(part, ChipPart):
-        return ([(p.tensor, p.shape) for p in part.inputs], [(p.tensor, p.shape) for p in part.outputs])
-    # What the host has is float: its files have names that no tensor of integers has.
-    return tuple([(f"{part.name}_{a.tensor}", a.shape) for a in side] for side in (part.sources, part.targets))  # type: ignore[return-value]
-
-
-def _escaped(text: str) -> str:
-    """Return what stands in a C string, without what would be a trigraph or an escape."""
-    return "".join(c if 32 < ord(c) < 127 and c not in '"\\?' else "_" for c in text)

@@ -25,10 +25,10 @@ def configured(config: QuantConfig | str | os.PathLike[str] | None, settings: Ma
 
 
 def target_of(conf: QuantConfig) -> Target:
-    """Return the target that `conf` names; ConfigError where it lacks what the settings ask for."""
+    """Return the target that `conf` names, with the prices it names; ConfigError where it lacks what is asked for."""
     target = by_name(conf.platform)
     conf.check_platform(target)
-    return target
+    return conf.time.target(target)
 
 
 def keeping(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:

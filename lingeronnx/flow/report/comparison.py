@@ -79,6 +79,8 @@ class Compared:
         report = self.result.report
         if self.prepared.conf.require_chip and not report.chip_ready:
             raise _not_ready(report, self.planned.target)
+        if self.prepared.conf.require_chip and report.time.too_slow is not None:
+            raise ConstraintError(f"too slow: {report.time.too_slow}")
         return self.result
 
     def with_notes(self, notes: Iterable[str]) -> Compared:
@@ -136,7 +138,7 @@ def _composed(graph: ir.Graph, ops: Mapping[str, Op], lowered: Lowered) -> list[
 def _not_ready(report: Report, target: Target) -> ConstraintError:
     if not target.packs:
         return ConstraintError(f"--require-chip: platform {target.name} is no chip; choose --platform {DEFAULT}")
-    against = [f for f in report.findings if f.level != "plan"]
+    against = [f for f in report.findings if f.level not in ("plan", "time")]
     if against:
         return ConstraintError(f"not chip-ready: {against[0]}")
     if not report.float_nodes:

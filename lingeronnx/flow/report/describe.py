@@ -14,6 +14,8 @@ from ...graph.names import Names
 from ...ops.macs import known_macs
 from ...plan.synthetic import SYNTHETIC
 from ...run.part import chip_part, scaled_by_host
+from ...run.parts import Part
+from ...targets.latency import TimeSaved
 from ..partition import Partition
 from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
@@ -45,7 +47,8 @@ def describe(
     fallbacks, host = float_nodes(parts.graph, parts.floats, parts.inside)
     host += [*_behind(prepared), *(_scaled(graph) if target.packs else [])]
     renamed = target.vendor.names(graph)
-    packed, program, formed = None, ProgramReport(), []
+    packed, program, formed = None, ProgramReport(), list[Fitted]()
+    cut: list[Part] = []
     if target.packs and parts.ops and not fallbacks:
         packed = target.verdict(chip_part(target.named(graph, renamed), target))
     verdict = None if packed is None else packed.verdict
@@ -53,9 +56,13 @@ def describe(
     if target.packs and parts.ops and planned.conf.in_parts and not ready:
         program, cut = program_of(graph, target, renamed)
         formed = [done for part in cut for done in part.formed]
+    made = [part.graph for part in cut if part.chip] if cut else [graph]
+    saved = TimeSaved.total(s for g in made if (s := TimeSaved.noted(g.metadata_props, target.name)) is not None)
     words = "" if packed is None else packed.line
     file = Path(f"{prepared.stem}.onnx")
     work = _work(parts)
+    pieces = program.verdicts if program.parts else () if verdict is None else (verdict,)
+    time = prepared.conf.time.told(target, pieces, host=bool(fallbacks or host))
     return Report(
         platform=target.name,
         mode=plan.mode,
@@ -76,8 +83,10 @@ def describe(
             *([verdict.believed] if verdict is not None and verdict.believed else []),
         ],
         names=renamed.tensors,
-        findings=() if verdict is None else verdict.findings,
+        findings=(*(() if verdict is None else verdict.findings), *time.findings),
+        time=time,
         cost=None if verdict is None else verdict.cost,
+        saved=saved,
         outputs=fidelity.outputs,
         measured_on=fidelity.on,
         warnings=[*([SYNTHETIC] if plan.synthetic else []), *fidelity.warnings],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...formats import DEQUANT, QUANT
@@ -12,7 +12,7 @@ from ...graph import ir, operators
 from ...graph.names import Names
 from ...ops.macs import macs
 from ...run.parts import Part, parts_of
-from ...targets import GraphCost, Target, VerdictFinding
+from ...targets import GraphCost, Target, Verdict, VerdictFinding
 
 __all__ = ["PartReport", "ProgramReport", "float_operations", "program_of"]
 
@@ -28,6 +28,7 @@ class PartReport:
     chip part and the chip computes it right; findings : what speaks against it. packer_args : the packer's arguments.
     packer : its call for the files that were written. shared, psram : bytes on the chip.
     refused, members : integer nodes that findings speak of, and all of the part, by the user's names.
+    verdict : of a chip part.
     """
 
     name: str
@@ -45,10 +46,11 @@ class PartReport:
     psram: int = 0
     refused: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
+    verdict: Verdict | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
-        told = {key: value for key, value in vars(self).items() if key not in ("refused", "members")}
+        told = {key: value for key, value in vars(self).items() if key not in ("refused", "members", "verdict")}
         return {
             **told,
             "inputs": list(self.inputs),
@@ -72,6 +74,11 @@ class ProgramReport:
     def host(self) -> tuple[PartReport, ...]:
         """The host's parts."""
         return tuple(part for part in self.parts if not part.chip)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Those of the chip's parts."""
+        return tuple(part.verdict for part in self.parts if part.verdict is not None)
 
     @property
     def runs(self) -> bool:
@@ -148,6 +155,7 @@ def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:
         psram=0 if cost is None else cost.psram,
         refused=tuple(back.get(name, name) for name in (_blamed(part, f, cost) for f in against)),
         members=tuple(back.get(name, name) for name in part.nodes),
+        verdict=verdict,
     )
 
 

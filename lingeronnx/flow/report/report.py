@@ -14,7 +14,8 @@ from ...alike import grouped, pattern, told
 from ...fit import Fitted
 from ...graph import ir
 from ...ops.macs import macs
-from ...targets import GraphCost, Target, VerdictFinding
+from ...targets import CallTime, GraphCost, Target, VerdictFinding
+from ...targets.latency import TimeSaved
 from ..assign.imported_scales import Taken
 from .merges import Merge
 from .output_parts import OutputPart
@@ -34,7 +35,12 @@ __all__ = [
 
 #: Level of a finding -> how it is called where it is shown.
 LEVELS = MappingProxyType(
-    {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "warning, right but written past the plan"}
+    {
+        "packs": "the packer refuses",
+        "right": "wrong on the chip",
+        "plan": "warning, right but written past the plan",
+        "time": "too slow",
+    }
 )
 
 
@@ -62,7 +68,9 @@ class Report:
 
     chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
         between them, packed with packer_args, and the chip computes it right (False without a packer)
-    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
+    findings : what the packer and the chip have against it, warnings included, and that a call takes too long
+    cost : on the chip, where it has a plan. time : how long a call takes there. saved : its
+        cycles before and after other forms of the same integers
     packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
     integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those that can be counted
     unknown_macs : {operator that may have some, and nobody knows how many: number of its nodes}
@@ -94,6 +102,7 @@ class Report:
     notes: Sequence[str]
     findings: Sequence[VerdictFinding] = ()
     cost: GraphCost | None = None
+    saved: TimeSaved | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measured_on: str = "on the calibration data"
@@ -110,6 +119,7 @@ class Report:
     program: ProgramReport = field(default_factory=ProgramReport)
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
     merges: Sequence[Merge] = ()
+    time: CallTime = field(default_factory=CallTime)
 
     @property
     def why_not(self) -> list[str]:
@@ -119,7 +129,7 @@ class Report:
         if not self.layers:
             return ["no operator of the model can be quantized"]
         between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
-        return between + told_findings((f for f in self.findings if f.level != "plan"), self.full)
+        return between + told_findings((f for f in self.findings if f.level not in ("plan", "time")), self.full)
 
     @property
     def runs_text(self) -> str:
@@ -153,6 +163,8 @@ class Report:
             "notes": list(self.notes),
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),
+            "time": self.time.to_dict(),
+            "cycles": None if self.saved is None else vars(self.saved),
             "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "measured_on": self.measured_on,

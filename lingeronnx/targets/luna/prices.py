@@ -72,6 +72,7 @@ class Prices:
     vectors : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft : {points: cycles}.
     factors : by the kernel's family, of a row that is fitted to a board. node : cycles of the host core for each node.
     spread : how far off the whole may be, as a share of it, where that was measured; None: what `timing` says.
+    clock : MHz, where a board's row tells them.
     """
 
     vectors: Mapping[str, Vector]
@@ -81,6 +82,7 @@ class Prices:
     factors: Mapping[str, Factor] = field(default_factory=dict)
     node: float = 0.0
     spread: float | None = None
+    clock: float | None = None
 
 
 def _starts(*cycles: int) -> dict[tuple[int, int], int]:

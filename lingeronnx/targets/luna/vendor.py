@@ -6,7 +6,7 @@ All of it is imported when it is first asked, so that a chip's row costs nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .._target import Fault, Fitted, Limit, Target
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from ...graph import ir
     from ...graph.names import Names
+    from ..board_profile import BoardProfile
+    from ..timing_row import TimingRow
 
 __all__ = ["Luna"]
 
@@ -62,13 +64,17 @@ class Luna(Packs):
         return met(node, target)
 
     def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
-        """Bring the graph into the form that packs and is right, and cut maps that are too large into tiles of rows."""
+        """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
+        from .finish.cheaper import cheaper
         from .finish.form import chip_form
         from .finish.row_tiles import row_tiles
 
         formed = chip_form(graph, target)
         graph, tiled = row_tiles(graph, target)
-        return graph, (*formed, *tiled)
+        graph, faster, saved = cheaper(graph, target)
+        if saved is not None:
+            saved.note(graph.metadata_props)
+        return graph, (*formed, *tiled, *faster)
 
     def names(self, graph: ir.Graph) -> Names:
         """Return the names that the packer does not take, and others."""
@@ -87,10 +93,28 @@ class Luna(Packs):
         """Say why nothing is known of the time on a chip; empty where it is."""
         if self.prices is not None:
             return ""
-        return (
-            f"nothing is published of the time on {target.name}: a board's profile log gives figures "
-            "(lingeronnx profile-board), which --timing FILE uses"
-        )
+        return f"nothing is published of the time on {target.name}; profile-board takes a board's log"
+
+    def timed(self, row: TimingRow, target: Target) -> Luna:
+        """Return the same with the prices of a board."""
+        from .timing.board_row import prices
+
+        return replace(self, prices=prices(row, target))
+
+    def profiled(
+        self, graphs: Sequence[ir.Graph], target: Target, words: Sequence[str] | None, text: str, clock: float | None
+    ) -> BoardProfile:
+        """Return the executor's profile lines beside the graphs' nodes, and the row that they give."""
+        from .packer.judge import Judged
+        from .timing.board_log import profile
+
+        verdicts = [self.verdict(graph, target, words).verdict for graph in graphs]
+        return profile([v for v in verdicts if isinstance(v, Judged)], target, text, clock)
+
+    @property
+    def clock(self) -> float | None:
+        """MHz, where a board's row tells them."""
+        return None if self.prices is None else self.prices.clock
 
     def translate(self, graph: ir.Graph, to: str, target: Target) -> Sequence[str]:
         """Write a graph of one dialect as one of the other."""

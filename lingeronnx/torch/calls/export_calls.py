@@ -6,8 +6,10 @@ Owns: what the keywords mean for an integer graph, and the reason where one is r
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,7 @@ from ..exporter.float_export import export as export_float
 from ..exporter.signature import free_axes
 from .quantized_net import Initialised, QuantizedState, state_of
 
-__all__ = ["export", "export_debug"]
+__all__ = ["export", "export_debug", "export_through_us"]
 
 Target = str | os.PathLike[str] | IO[bytes]
 
@@ -39,6 +41,8 @@ _IDLE: Mapping[str, tuple[Any, ...]] = {
     "training": (None, torch.onnx.TrainingMode.EVAL),
     "custom_opsets": (None, {}),
     "export_modules_as_functions": (False,),
+    # how torch's exporters write, which are not asked for an integer graph
+    **dict.fromkeys(("autograd_inlining", "dynamo", "external_data", "optimize"), (None, True, False)),
 }
 
 
@@ -131,7 +135,7 @@ def _check_keywords(export_params: bool, operator_export_type: Any, others: Mapp
     if not export_params:
         raise ConfigError("export_params=False: an integer graph is its weights; the packer takes no graph without")
     kind = getattr(operator_export_type, "name", operator_export_type)
-    if kind not in (None, "ONNX"):
+    if kind not in (None, "ONNX", "ONNX_ATEN_FALLBACK"):  # nothing has to fall back
         raise ConfigError(f"operator_export_type {kind}: the packer reads no aten node; leave it out, or ONNX")
     for name, value in others.items():
         if name not in _IDLE:
@@ -157,6 +161,32 @@ _KEYWORDS = (
 def export_debug(net: nn.Module, args: Any, path: Target, **settings: Any) -> QuantizedModel | Exported:
     """Do what `export` does: its other name."""
     return export(net, args, path, **settings)
+
+
+def export_through_us() -> None:
+    """Let `torch.onnx.export` write the integer graph of an initialised net; of any other module it does what it did.
+
+    Scripts for these chips call it behind `init`. Of an opset that the integer graph does not have, a warning tells.
+    """
+    own = torch.onnx.export
+    if getattr(own, "knows_initialised", False):
+        return
+
+    @functools.wraps(own)
+    def through(model: Any, args: Any = (), f: Any = None, *rest: Any, **settings: Any) -> Any:
+        if not isinstance(model, Initialised):
+            return own(model, args, f, *rest, **settings)
+        if rest or f is None:
+            raise ConfigError("torch.onnx.export of a net after init: give a path, and everything behind it by keyword")
+        wanted = settings.pop("opset_version", None)
+        written = export(model, args, f, **{**settings, "verbose": bool(settings.get("verbose"))})
+        assert isinstance(written, QuantizedModel)
+        if wanted not in (None, opset := written.graph.opset_imports[""]):
+            warnings.warn(f"opset_version {wanted}: the integer graph has opset {opset}", stacklevel=2)
+        return None
+
+    through.knows_initialised = True  # type: ignore[attr-defined]
+    torch.onnx.export = through
 
 
 # ---- files -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ All of them note what they are told on the modules (`counterparts`); `init` make
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
@@ -25,6 +26,7 @@ from ...errors import ConfigError
 from ...plan.config import QuantConfig
 from ...targets import DEFAULT, GENERIC, Target, by_name
 from .counterparts import Clamp, Widths, dress, marked, marks_of
+from .export_calls import export_through_us
 from .quantized_net import initialise
 from .trace import Settings, exported
 
@@ -156,15 +158,14 @@ def init(
         For what cannot be traced, with the module's name.
     """
     _whole(net)
-    if mode is not None and not isinstance(mode, QuantMode):
-        raise ConfigError(f"init: mode {mode!r} is no QuantMode; choose QuantMode.MaxValue or QuantMode.QValue")
-    kinds = _kinds(quant_modules)
+    kinds = _kinds(net, quant_modules)
     chosen, row = _row(mode, platform)
     widths = Widths(data_bits, parameter_bits, out_bits)
     config = {"platform": row, "mode": chosen.value, "bits": data_bits, "weight_bits": parameter_bits}
     QuantConfig.of(config, "init").check_platform(row)
     _check_modules(net, row)
     _check_widths("init", widths, row)
+    export_through_us()
     state = initialise(net, Settings(kinds, row, chosen.value, widths, calib, exporter))
     example = example_inputs if example_inputs is not None else marked(net).traced
     if example is not None and not (isinstance(example, tuple) and not example):
@@ -173,12 +174,19 @@ def init(
     return net
 
 
-def _kinds(quant_modules: type[nn.Module] | Sequence[type[nn.Module]]) -> tuple[type[nn.Module], ...]:
-    """Return the types of modules that are quantized; ConfigError for what is no such type."""
+def _kinds(net: nn.Module, quant_modules: type[nn.Module] | Sequence[type[nn.Module]]) -> tuple[type[nn.Module], ...]:
+    """Return the types of modules that are quantized; ConfigError for what is no such type.
+
+    Warns where no module of `net` is of any of them: that may be a mistake.
+    """
     kinds: tuple[Any, ...] = tuple(quant_modules) if isinstance(quant_modules, Sequence) else (quant_modules,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise ConfigError(f"init: quant_modules holds {kind!r}, which is no type of a torch.nn.Module")
+    if kinds and not any(isinstance(module, kinds) for module in net.modules()):
+        told = ", ".join(kind.__name__ for kind in kinds)
+        have = sorted({marked(module).original.__name__ for module in net.modules() if not [*module.children()]})
+        warnings.warn(f"init: quant_modules ({told}) fit no module; the net has {', '.join(have)}", stacklevel=3)
     return kinds
 
 
@@ -195,6 +203,9 @@ def _check_modules(net: nn.Module, row: Target) -> None:
 
 
 def _row(mode: QuantMode | None, platform: str | Target | None) -> tuple[QuantMode, Target]:
+    """Return mode and platform, the usual one of what is None; ConfigError for what do not go together."""
+    if mode is not None and not isinstance(mode, QuantMode):
+        raise ConfigError(f"init: mode {mode!r} is no QuantMode; choose QuantMode.MaxValue or QuantMode.QValue")
     if platform is None:
         mode = mode or QuantMode.MaxValue
         return mode, GENERIC if mode is QuantMode.MaxValue else DEFAULT

@@ -73,8 +73,8 @@ class QuantizedState:
                 found.lend()
             self._plan(found)
         self._floats = None
-        for module in found.chosen:
-            marks_of(module).quantized = True
+        for module in net.modules():
+            marks_of(module).quantized = module in found.chosen
         for module in net.modules():
             dress(module, Initialised if module is net else Counterpart)
         return found
@@ -243,9 +243,10 @@ def initialise(net: nn.Module, settings: Settings) -> QuantizedState:
         marks_of(module).inside = True
     for module, widths in chosen.values():
         marks = marks_of(module)
-        marks.chosen, marks.widths = True, widths
+        marks.chosen, marks.quantized, marks.widths = True, True, widths
     layers = {path: (repr(widths), repr(marks_of(module).clamp)) for path, (module, widths) in chosen.items()}
     told = json.dumps([settings.platform.name, settings.mode, repr(settings.widths), layers])
     state = net.__dict__[_KEY] = QuantizedState(settings, told)
-    dress(net, Initialised)
+    for module in net.modules():
+        dress(module, Initialised if module is net else Counterpart)
     return state

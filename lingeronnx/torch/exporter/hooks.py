@@ -16,7 +16,7 @@ from ...run.session import Session
 from .float_export import export
 from .signature import ModuleCall
 
-__all__ = ["exported", "exported_with", "followed", "watched"]
+__all__ = ["calls", "exported", "exported_with", "followed", "watched"]
 
 
 @contextlib.contextmanager
@@ -59,6 +59,36 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, list | tuple):
         for value in output:
             yield from _tensors(value)
+
+
+def calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]]:
+    """Return (path, type, number) of the modules without modules in them: how often one call of `model` calls each.
+
+    args : as `exported` takes them. A module that stands under several paths has the first.
+    """
+    counted = {path: 0 for path, module in model.named_modules() if path and not [*module.children()]}
+
+    def hook(path: str) -> Callable[..., None]:
+        def seen(*_: Any) -> None:
+            counted[path] += 1
+
+        return seen
+
+    handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules() if path in counted]
+    training = model.training
+    try:
+        model.eval()
+        with torch.no_grad():
+            if isinstance(args, dict):
+                model(**args)
+            else:
+                model(*(args if isinstance(args, tuple) else (args,)))
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    modules = dict(model.named_modules())
+    return [(path, type(modules[path]).__name__, number) for path, number in counted.items()]
 
 
 def exported(model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None) -> Session:

@@ -23,7 +23,8 @@ def test_a_float_model_is_priced_before_calibration():
     assert (ahead.packs, ahead.runs_right) == (True, True)
     assert ahead.choice.line == made.packer_args
     assert ahead.cost == made.cost
-    assert "packed with -p arcs -d False, before calibration: it packs and is right" in ahead.lines()
+    words = "-p arcs -d False -m params:share-mem"
+    assert f"packed with {words}, before calibration: it packs and is right" in ahead.lines()
 
 
 @pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)

@@ -253,3 +253,26 @@ def test_check_qat_model_on_a_torch_module(capsys) -> None:
     assert [(s.layer, s.kind) for s in found.suspicions] == [("/0/Conv", "dead channels")]
     assert "/0/Conv: dead channels" in capsys.readouterr().out
     assert net.training
+
+
+def floats_between() -> ir.Graph:
+    """Conv, a Resize that no chip has (cubic), Conv, and a Sin at the end."""
+    net = Net(2, 6, 6, seed=1)
+    first = net.conv("x", (3, 2, 3, 3), pads=[1] * 4, out="first")
+    scales = net.const(np.array([1, 1, 2, 2], np.float32))
+    big = net.node("Resize", first, "", scales, out="big", mode="cubic")
+    return net.graph(net.node("Sin", net.conv(big, (2, 3, 1, 1), out="second"), out="y"))
+
+
+def test_what_stays_in_float_is_told_as_float() -> None:
+    """A float operator has float types, whatever reads it; between integers it looks wrong, at the end it does not."""
+    graph = floats_between()
+    x = np.random.default_rng(0).standard_normal((8, 2, 6, 6)).astype(np.float32)
+    result = lo.quantize(graph, x, platform="venus", effort="fast", parts=None)
+    for structure in (api.structure(result), api.structure(result.graph)):
+        types = {row[1]: row[2:4] for row in structure.outputs}
+        assert types["Resize"] == ("float32", "float32")
+        assert types["Sin"] == ("float32", "float32")
+    told = [s for s in api.structure(result).suspicions if s.kind == "in float"]
+    assert [s.layer for s in told] == ["Resize_big"]
+    assert "Resize stays in float between integers: " in told[0].measured

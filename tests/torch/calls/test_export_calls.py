@@ -10,6 +10,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.torch.exporter.exporters import quiet
 
 QValue = lo.torch.QuantMode.QValue
 
@@ -157,10 +158,6 @@ def test_verbose_prints_the_graph(venus, capsys):
     "settings, told",
     (
         ({"export_params": False}, "export_params=False: an integer graph is its weights"),
-        (
-            {"operator_export_type": torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK},
-            "operator_export_type ONNX_ATEN_FALLBACK: the packer reads no aten node",
-        ),
         ({"operator_export_type": "ONNX_ATEN"}, "operator_export_type ONNX_ATEN: the packer reads no aten node"),
         ({"opset_version": 9}, "opset_version 9: this integer graph has opset 12; leave it out"),
         ({"do_constant_folding": False}, "do_constant_folding=False cannot be honoured"),
@@ -178,9 +175,25 @@ def test_refused(venus, settings, told):
 
 def test_honoured_as_they_are(venus):
     """What says what is done anyway."""
-    kind = torch.onnx.OperatorExportTypes.ONNX
+    kind = torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK
     more = {"do_constant_folding": True, "training": torch.onnx.TrainingMode.EVAL, "keep_initializers_as_inputs": None}
     assert written(*venus, opset_version=12, operator_export_type=kind, export_params=True, **more).graph.node
+
+
+def test_torchs_own_export_writes_the_integer_graph(venus, tmp_path):
+    """Behind init it is our export; of any other module torch's own. A warning tells of another opset."""
+    net, x = venus
+    with pytest.warns(UserWarning, match="opset_version 11: the integer graph has opset 12"):
+        torch.onnx.export(net, x, tmp_path / "net.onnx", export_params=True, opset_version=11, input_names=["image"])
+    want = written(net, x, input_names=["image"])
+    got = onnx.load(tmp_path / "net.onnx")
+    assert [node.op_type for node in got.graph.node] == [node.op_type for node in want.graph.node]
+    assert got.graph.input[0].name == "image"
+    with pytest.raises(ConfigError, match="everything behind it by keyword"):
+        torch.onnx.export(net, x)
+    with quiet():
+        torch.onnx.export(nn.Linear(2, 2).eval(), (torch.zeros(1, 2),), tmp_path / "plain.onnx", dynamo=False)
+    assert [node.op_type for node in onnx.load(tmp_path / "plain.onnx").graph.node] == ["Gemm"]
 
 
 def test_other_sizes(generic):

@@ -369,6 +369,25 @@ def test_print_shows_what_is_quantized():
     assert net.fc.weight.grad.any()
 
 
+def test_print_shows_it_before_the_first_call():
+    """What is chosen is shown at once; what the trace then leaves in float is shown as it is."""
+    net, x = made(Small, (3, 8, 8))
+    lo.torch.init(net, mode=QValue, out_bits=8)
+    assert "(conv): QuantizedConv2d(3, 8," in str(net)
+    net(x)
+    assert "(conv): QuantizedConv2d(3, 8," in str(net)
+
+
+def test_types_that_fit_nothing_are_told():
+    net, _ = made(Small, (3, 8, 8))
+    with pytest.warns(UserWarning, match=r"quant_modules \(LSTM\) fit no module; the net has BatchNorm2d, Conv2d, Lin"):
+        lo.torch.init(net, nn.LSTM)
+
+
+def test_completion_lists_the_calls():
+    assert {"init", "export", "QuantMode", "LSTMP"} <= {*dir(lo.torch)}
+
+
 def test_only_the_given_types():
     """quant_modules: what is none of these types stays in float, and so does what reads it."""
     net, x = made(Small, (3, 8, 8))

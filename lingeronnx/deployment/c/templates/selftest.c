@@ -32,7 +32,7 @@ static int same(const unsigned char *have, const unsigned char *want, uint32_t b
         float a, b;
         memcpy(&a, have + i, sizeof a);
         memcpy(&b, want + i, sizeof b);
-        if (!(fabsf(a - b) <= tolerance)) return 0;
+        if (!(a == b || (isnan(a) && isnan(b)) || fabsf(a - b) <= tolerance)) return 0;
     }
     return 1;
 }

@@ -19,7 +19,7 @@ from ....run.part import chip_part
 from ... import Target
 from ..._target import Fitted
 from ..faults import LunaFault
-from ..packer.arguments.choice import choose
+from ..packer.arguments.choice import safest
 from ..packer.names import safe_names
 from ..packing import packing
 from .linear import LARGEST_AREA, read_by_affine, rows_of
@@ -139,7 +139,7 @@ def _sound(graph: ir.Graph, target: Target) -> bool:
 
     Constants in shared memory do not count: a LayerNormInt writes into them.
     """
-    choice = choose(chip_part(written(graph, safe_names(graph)), target), target)
+    choice = safest(chip_part(written(graph, safe_names(graph)), target), target)
     return choice.verdict.chip_ready and not choice.verdict.warned and "params:share-mem" not in choice.line
 
 

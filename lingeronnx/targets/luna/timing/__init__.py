@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ....formats import LSTM
@@ -11,11 +12,11 @@ from ..packer.memory.plan import IN_PLACE, PREFETCHED, MemoryPlan
 from ..packer.net import Net, NetStep, NetTensor
 from ..packer.options import PSRAM, SHARE, Options
 from ..prices import Prices
-from .kernels import KernelCall, cost
+from .kernels import CallCost, KernelCall, cost, family
 from .timeline import slots
 from .work import Node, NodeWork, Operand, work_of
 
-__all__ = ["latency", "node_of"]
+__all__ = ["latency", "node_of", "spent", "upper_end"]
 
 #: The NPU reads 64 bits a cycle by its kernels' formulas; its copies, which were measured, read 57.
 _SLOWEST = 64 / 57
@@ -82,9 +83,23 @@ class _Sum:
         if prices.spread is not None:
             low, high = whole / (1 + prices.spread), whole * (1 + prices.spread)
         bounded, unbounded = _unpriced(step.name, work, prices)
-        moved = _moved(net, step, memory, prices)
+        moved = sum(sum(cost(call, prices) or ()) for call in _moves(net, step, memory))
         rest += [*unbounded, *_read_in_place(net, step, options, memory)]
         return cls(whole, low, high + bounded, overhead, calls, moved, tuple(rest))
+
+
+def upper_end(node: Node, prices: Prices) -> float:
+    """Return the upper end of the cycles of a node whose data lie in shared memory; infinite where it has no bound."""
+    work = work_of(node)
+    costs = [(call, cost(call, prices)) for call in work.calls]
+    bounded, rest = _unpriced("", work, prices)
+    if any(one is None for _, one in costs) or any(left.bound is None for left in rest):
+        return math.inf
+    return bounded + sum(
+        call.times * sum(one) * (1.0 if call.kernel in prices.copies else _SLOWEST)
+        for call, one in costs
+        if one is not None
+    )
 
 
 def _unpriced(name: str, work: NodeWork, prices: Prices) -> tuple[float, list[UnpricedWork]]:
@@ -118,21 +133,29 @@ def _cut_axis(step: NetStep, inputs: list[Operand], outputs: list[Operand]) -> i
     return max((i for i, (before, after) in enumerate(pairs) if before != after), default=0)
 
 
-def _moved(net: Net, step: NetStep, memory: MemoryPlan, prices: Prices) -> float:
-    """Return the cycles of the copies of a node whose data lie in external memory; 0 for what only gets other names."""
+def _moves(net: Net, step: NetStep, memory: MemoryPlan) -> list[KernelCall]:
+    """Return the copies of a node whose data lie in external memory; none for what only gets other names."""
     if step.op in IN_PLACE:
-        return 0.0
+        return []
     spots = memory.spots
     read = {t.name: t.bytes for t in net.data(step) if t.name in spots and spots[t.name].place == PSRAM}
     written = {n: net.tensors[n].bytes for n in step.outputs if spots[n].place == PSRAM}
-    copied = sum(_copy("memcpy_from_psram", size, prices) for size in read.values())
-    return copied + sum(_copy("share_to_psram", size, prices) for size in written.values())
+    copied = [KernelCall("memcpy_from_psram", {"n": size}) for size in read.values()]
+    return copied + [KernelCall("share_to_psram", {"n": size}) for size in written.values()]
 
 
-def _copy(route: str, size: int, prices: Prices) -> float:
-    priced = cost(KernelCall(route, {"n": size}), prices)
-    assert priced is not None
-    return sum(priced)
+def spent(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> dict[str, CallCost] | None:
+    """Return the cycles of a node by family of kernels, its copies included; None where some of it has no price."""
+    work, total = work_of(node_of(net, step, options)), dict[str, CallCost]()
+    if work.unpriced or _read_in_place(net, step, options, memory):
+        return None
+    for call in [*work.calls, *_moves(net, step, memory)]:
+        one = cost(call, prices)
+        if one is None:
+            return None
+        start, rest = total.get(family(call.kernel), CallCost(0.0, 0.0))
+        total[family(call.kernel)] = CallCost(start + call.times * one.start, rest + call.times * one.rest)
+    return total
 
 
 def _text(call: KernelCall) -> str:

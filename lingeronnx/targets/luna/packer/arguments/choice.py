@@ -16,23 +16,32 @@ import onnx
 
 from .....graph import ir
 from .... import Target
+from ....objective import TIME, keeps_constants, objective_of
 from ....verdict import ArgumentChoice
-from ...packing import packing
+from ...packing import packing, prices_of
 from ..judge import Judged, Ready, make_ready, verdict
 from ..memory.needs import least_needs
 from ..memory.plan import MemoryPlan, plan_memory, room
 from ..options import Options
 from .candidates import Candidate, candidates
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
+from .speed import Found, faster
 
-__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "shell"]
+__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "safest", "shell"]
+
+#: The share of the time that constants in shared memory must save, unless time is all: they lie there for good.
+_WORTH = 0.05
 
 
 @dataclass(frozen=True)
 class Judgement(ArgumentChoice):
-    """A choice with all that is known of it."""
+    """A choice with all that is known of it.
+
+    first : the verdict under the first arguments that were right, where faster ones were found.
+    """
 
     verdict: Judged
+    first: Judged | None = None
 
 
 def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
@@ -41,7 +50,23 @@ def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
 
 
 def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
-    """Return the cheapest arguments under which `graph` is right, and the verdict."""
+    """Return the fastest arguments under which `graph` is right, and the verdict.
+
+    On a chip whose prices are those of another one the first stay, unless time is the objective.
+    """
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    base, objective = plain_options(proto, target), objective_of(proto)
+    ready = make_ready(proto, target, base)
+    first = _first(ready, target, base)
+    if prices_of(target) is None and objective != TIME:
+        return Judgement(first[0].words(base), first[1])
+    worth = None if not keeps_constants(proto) else 0.0 if objective == TIME else _WORTH
+    candidate, said = faster(ready, target, base, first, worth)
+    return Judgement(candidate.words(base), said, first[1])
+
+
+def safest(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
+    """Return the first arguments under which `graph` is right, and the verdict."""
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     base = plain_options(proto, target)
     return chosen(make_ready(proto, target, base), target, base)
@@ -54,19 +79,25 @@ def plain_options(proto: onnx.ModelProto, target: Target) -> Options:
 
 
 def chosen(ready: Ready, target: Target, base: Options) -> Judgement:
-    """Return the cheapest arguments under which a graph that was read with `base` is right, and the verdict.
+    """Return the first arguments under which a graph that was read with `base` is right, and the verdict."""
+    candidate, said = _first(ready, target, base)
+    return Judgement(candidate.words(base), said)
+
+
+def _first(ready: Ready, target: Target, base: Options) -> Found:
+    """Return the first candidate under which a graph that was read with `base` is right, and the verdict.
 
     A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
     """
-    best: tuple[tuple[int, int, int], Judgement] | None = None
+    best: tuple[tuple[int, int, int], Found] | None = None
     start = Candidate()  # of the best
     late: list[tuple[int, Candidate]] = []  # what does not fit is judged where nothing else packs
 
     def judged(
         number: int, candidate: Candidate, memory: MemoryPlan | None = None
-    ) -> tuple[tuple[int, int, int], Judgement]:
-        judgement = Judgement(candidate.words(base), verdict(ready, target, candidate.options(base), memory))
-        return (rank(judgement.verdict), len(judgement.verdict.findings), number), judgement
+    ) -> tuple[tuple[int, int, int], Found]:
+        said = verdict(ready, target, candidate.options(base), memory)
+        return (rank(said), len(said.findings), number), (candidate, said)
 
     hopeless = ready.net is not None and max(least_needs(ready.net, target).values(), default=0) > room(target, base)
     more = () if hopeless else spilled(ready, target, base)

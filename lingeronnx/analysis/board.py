@@ -1,0 +1,62 @@
+"""A board's profile log beside the model of its time: `profile_board`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ConfigError, words_of
+from ..files import write_text
+from ..graph import ir
+from ..run.integer.runner import target_of
+from ..run.parts import parts_of
+from ..targets import Target, TimeWish, by_name
+from ..targets.board_profile import BoardProfile
+
+__all__ = ["profile_board"]
+
+_LARGEST = 64_000_000  # bytes of a log
+
+
+def profile_board(
+    log: str | os.PathLike[str],
+    model: str | os.PathLike[str] | ir.Graph,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    platform: str | Target | None = None,
+    packer_args: str | Sequence[str] | None = None,
+    clock: float | None = None,
+) -> BoardProfile:
+    """Return where the model of a chip's time is off a board's log, and the prices that the log gives.
+
+    log : the text that the executor printed, built with its profiling option. model : the integer graph that ran.
+    output : a file for the prices, as `check` and `quantize` take them by timing. platform, packer_args : as `latency`
+    takes them. clock : MHz of the board, noted in the file.
+    Raises ConfigError for a log that cannot be read or is not of this model, and for a platform that is no chip.
+    """
+    graph = ir.opened(model)
+    target = TimeWish(clock=clock).target(target_of(graph) if platform is None else by_name(platform))
+    words = words_of(packer_args) if isinstance(packer_args, str) else packer_args
+    text = _text(log)
+    if not target.packs:
+        raise ConfigError(f"a board's log is of a chip; {target.name} is none")
+    parts = parts_of(target.named(graph), target).chip
+    if not parts:
+        raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
+    profile = target.vendor.profiled([part.graph for part in parts], target, words, text, clock)
+    if output is not None:
+        write_text(output, profile.row.model_dump_json(indent=2) + "\n")
+    return profile
+
+
+def _text(log: str | os.PathLike[str]) -> str:
+    try:
+        size = Path(log).stat().st_size
+        if size > _LARGEST:
+            raise ConfigError(
+                f"the log {os.fspath(log)} has {size:,} bytes; at most {_LARGEST:,}: give a few runs of it"
+            )
+        return Path(log).read_bytes().decode(errors="replace")
+    except OSError as error:
+        raise ConfigError(f"cannot read the log {os.fspath(log)}: {error.strerror}") from error

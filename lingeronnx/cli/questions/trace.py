@@ -1,0 +1,52 @@
+"""The command `trace`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .._shared import PATH, check_target, examples, json_option, print_json
+from ..show import console_for, print_facts, print_line
+
+__all__ = ["trace"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx trace model_quant.onnx -o t.json",
+        "lingeronnx trace model_quant.onnx -o t.json --clock 300",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="FILE", required=True, help="The trace, as JSON.")
+@click.option("--clock", type=float, metavar="MHZ", help="Of the chip; without, a cycle is shown as a microsecond.")
+@click.option("--platform", metavar="NAME", help="Default: the one the graph was made for.")
+@click.option("--packer-args", metavar="ARGS", help="In quotes.  [default: those that quantize prints]")
+@click.option("--timing", type=PATH, metavar="FILE", help="Prices of the chip that profile-board wrote.")
+@json_option
+def trace(
+    model: Path,
+    output: Path,
+    clock: float | None,
+    platform: str | None,
+    packer_args: str | None,
+    timing: Path | None,
+    as_json: bool,
+) -> None:
+    """Write when each layer of an integer graph runs: lanes for the NPU, the DMA and the host.
+
+    Open it in Perfetto (ui.perfetto.dev), speedscope or Chrome (chrome://tracing). What the host computes has no price:
+    it is marked, without a length.
+    """
+    from ... import api
+
+    check_target(output, [model, timing])
+    drawn = api.trace(model, platform, packer_args, clock=clock, timing=timing)
+    drawn.write(output)
+    console = console_for(as_json)
+    lines = drawn.time.lines()
+    print_facts(console, [("time" if index == 0 else "", line, "") for index, line in enumerate(lines)])
+    print_line(console, "written", f"{output} ({len(drawn.slices)} slices)")
+    if as_json:
+        print_json({"model": model, "output": output, "slices": len(drawn.slices), "time": drawn.time.to_dict()})

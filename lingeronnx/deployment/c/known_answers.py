@@ -1,0 +1,178 @@
+"""`main.c`, the known-answer test: each part on its golden inputs, then the whole program, call by call.
+
+From its golden inputs a chip part must give its golden integers, a host part floats within 1e-5 of their range. Of the
+whole program that is not to be asked where a host part stands before a chip part: another C library's exp may move a
+value across a tie. How far that may move an output is measured: `tolerance_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ...run.in_parts import PartRun, PartsRunner
+from ...run.parts import Part, Parts
+from ...run.runners import FloatRunner
+from ..dumps import HOST_TOLERANCE, dump_name
+from .call import names_of
+from .memory import rounded
+from .program import Array, BoardProgram, ChipPart, HostPart, c_type
+from .source import filled, substitutions
+
+__all__ = ["golden_folder", "main_c", "tolerance_of"]
+
+#: By how much of their range the floats of host parts are moved to see what that does: ten times what is allowed them.
+MOVED = 10 * HOST_TOLERANCE
+
+
+class _MovedHost:
+    """Host parts by onnxruntime, each float moved up or down by `MOVED` of the range of its array."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._runners = {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host}
+        self._rng = np.random.default_rng(0)
+
+    def __call__(self, part: Part, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        given = dict(zip(part.inputs, arrays, strict=True))
+        found = {name: np.asarray(a) for name, a, _ in self._runners[part.name].run(given)}
+        return [self._moved(found[name]) for name in part.outputs]
+
+    def _moved(self, array: np.ndarray) -> np.ndarray:
+        if array.dtype != np.float32:
+            return array
+        signs = self._rng.choice(np.array([-MOVED, MOVED], np.float32), array.shape)
+        return (array + signs * _range(array)).astype(np.float32)
+
+
+def _range(array: np.ndarray) -> float:
+    return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+
+
+def tolerance_of(
+    program: BoardProgram, parts: Parts, calls: Sequence[Sequence[PartRun]], feeds: Sequence[Mapping[str, np.ndarray]]
+) -> float:
+    """Return how far an output may be from the golden one, as a fraction of its range.
+
+    0 where only integers are computed, 1e-5 where host parts stand behind the last chip part only. Else what is
+    measured: the calls `feeds`, whose parts gave `calls`, run once more in a row with the host's floats moved.
+    """
+    kinds = [isinstance(part, ChipPart) for part in program.parts]
+    if all(kinds):
+        return 0.0
+    if not program.states and not any(not kind and True in kinds[index:] for index, kind in enumerate(kinds)):
+        return HOST_TOLERANCE
+    runner, most = PartsRunner(parts, "executor", host=_MovedHost(parts)), HOST_TOLERANCE
+    state: dict[str, np.ndarray] = {}
+    for runs, given in zip(calls, feeds, strict=True):
+        made = {name: a for run in runner.sample({**given, **state}) for name, a in run.outputs.items()}
+        want = {name: a for run in runs for name, a in run.outputs.items()}
+        state = {one.tensor: made[two.tensor] for one, two in program.states}
+        for array in program.outputs:
+            a, b = made[array.tensor], want[array.tensor]
+            if b.dtype == np.float32 and (span := _range(b)):
+                with np.errstate(invalid="ignore"):
+                    most = max(most, _range(a - b) / span)
+    return float(f"{most:.2g}")
+
+
+def golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
+    """Return the folder of a part's golden vectors below a call's."""
+    return "" if isinstance(part, ChipPart) and len(program.chip) == 1 else f"{part.name}/"
+
+
+def main_c(program: BoardProgram) -> str:
+    """Return main.c."""
+    ins, outs = names_of(program.inputs, "in"), names_of(program.outputs, "out")
+    buffers = [f"static {c_type(a.dtype)} {ins[a.tensor]}[{max(a.count, 1)}];" for a in program.inputs]
+    for array in program.outputs:
+        name = outs[array.tensor]
+        buffers.append(
+            f"static {c_type(array.dtype)} {name}[{max(array.count, 1)}], want_{name}[{max(array.count, 1)}];"
+        )
+    reads = _both(program.inputs, ins, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})')
+    wants = _both(program.outputs, outs, 'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})')
+    compares = []
+    for array in program.outputs:
+        name = outs[array.tensor]
+        if array.dtype == "float32":
+            arrays = f'"output {name}", {name}, want_{name}, {array.count}'
+            compares.append(f"    if (differs(call, {arrays}, TOLERANCE, largest)) return 1;")
+        else:
+            compares.append(f"    if (memcmp({name}, want_{name}, sizeof {name}) != 0) {{")
+            compares.append(f'        printf("FAIL: call %d, output {name} differs\\n", call);')
+            compares += ["        return 1;", "    }"]
+    values = substitutions(program) | {
+        "tolerance": repr(program.tolerance),
+        "host_tolerance": repr(HOST_TOLERANCE),
+        "room": max(_room(part) for part in program.parts),
+        "most": max(max(len(part.sources), len(part.targets)) for part in program.parts),
+        "files": "\n".join(_files(program)),
+        "buffers": "\n".join([*buffers, ""]),
+        "names": "".join(f'        "{name}",\n' for name in _dump_names(program)[0]),
+        "first": ", ".join(map(str, _dump_names(program)[1])),
+        "arguments": ", ".join([*ins.values(), *outs.values()]),
+    }
+    text = filled("main.c", values)
+    calls = [
+        "static int read_call(const char *folder, int call)", "{", f"    return {reads};", "}", "",
+        "static int compare_call(const char *folder, int call, float *largest)", "{",
+        f"    if (!({wants})) {{", '        printf("FAIL: call %d: no outputs to compare with\\n", call);',
+        "        return 1;", "    }", *compares, "    (void)largest;", "    return 0;", "}", "",
+    ]  # fmt: skip
+    return text.replace("int main(int argc", "\n".join(calls) + "\nint main(int argc")
+
+
+def _bytes(part: ChipPart | HostPart) -> tuple[list[int], list[int]]:
+    """Return the bytes of a part's inputs, and of its outputs."""
+    sides = (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
+    return [one.bytes for one in sides[0]], [one.bytes for one in sides[1]]
+
+
+def _room(part: ChipPart | HostPart) -> int:
+    """Return the bytes of a part's inputs and outputs, each at a multiple of 64, and of a golden output."""
+    ins, outs = _bytes(part)
+    return sum(rounded(size, 64) for size in (*ins, *outs)) + max(outs)
+
+
+def _files(program: BoardProgram) -> Iterator[str]:
+    """Yield what main.c knows of the parts' golden files."""
+    for part in program.parts:
+        ins, outs = _bytes(part)
+        floats = [int(isinstance(part, HostPart) and a.dtype == "float32") for a in part.targets]
+        yield f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
+        yield f"static const unsigned char {part.name}_floats[] = {{{', '.join(map(str, floats)) or '0'}}};"
+    yield f"static const part_files files[{len(program.parts)}] = {{"
+    for part in program.parts:
+        ins, outs = _bytes(part)
+        folder = golden_folder(program, part)
+        yield f'    {{"{folder}", "{part.name}", {len(ins)}, {len(outs)}, {part.name}_bytes, {part.name}_floats}},'
+    yield "};"
+
+
+def _both(arrays: Sequence[Array], names: Mapping[str, str], call: str) -> str:
+    joint = " &&\n           ".join(call.format(i=i, n=names[a.tensor]) for i, a in enumerate(arrays))
+    return joint or "call == 0"
+
+
+def _dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
+    """Return a file's name for each port of each part, and where the inputs and the outputs of a part begin."""
+    names: list[str] = []
+    first: list[int] = []
+    for part in program.parts:
+        for side in _sides(part):
+            first.append(len(names))
+            names += [_escaped(dump_name(tensor, shape, ".bin")) for tensor, shape in side]
+    return names, first
+
+
+def _sides(part: ChipPart | HostPart) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
+    if isinstance(part, ChipPart):
+        return ([(p.tensor, p.shape) for p in part.inputs], [(p.tensor, p.shape) for p in part.outputs])
+    # What the host has is float: its files have names that no tensor of integers has.
+    return tuple([(f"{part.name}_{a.tensor}", a.shape) for a in side] for side in (part.sources, part.targets))  # type: ignore[return-value]
+
+
+def _escaped(text: str) -> str:
+    """Return what stands in a C string, without what would be a trigraph or an escape."""
+    return "".join(c if 32 < ord(c) < 127 and c not in '"\\?' else "_" for c in text)

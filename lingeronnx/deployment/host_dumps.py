@@ -1,0 +1,61 @@
+"""What a program's host parts read and wrote, as it dumps that: `host1_TENSOR##_1_8.bin`, raw, float32 or another type.
+
+Floats may be `HOST_TOLERANCE` of their range off; what is no float must be equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .dumps import HOST_TOLERANCE, Dumped, short
+from .simulated import Graph, SampleRun
+
+__all__ = ["HostDump", "host_dumps"]
+
+
+@dataclass(frozen=True)
+class HostDump:
+    """A tensor that a host part read or wrote.
+
+    have : as the program had it, None where the sizes differ. want : ours.
+    """
+
+    tensor: str
+    shown: Dumped
+    have: np.ndarray | None
+    want: np.ndarray
+
+    @property
+    def off(self) -> np.ndarray:
+        """Which elements are farther off than they may be; all of them where the sizes differ."""
+        if self.have is None:
+            return np.ones(self.want.shape, bool)
+        if self.want.dtype.kind != "f":
+            return np.asarray(self.have != self.want)
+        finite = self.want[np.isfinite(self.want)]
+        with np.errstate(invalid="ignore"):
+            near = np.abs(self.have - self.want) <= HOST_TOLERANCE * np.abs(finite).max(initial=0.0)
+        same = (self.have == self.want) | (np.isnan(self.have) & np.isnan(self.want))
+        return np.asarray(~(near | same))
+
+
+def host_dumps(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> list[HostDump]:
+    """Return those of `dumped` that are of host parts, each tensor once, in no order."""
+    known = {**ours.feeds, **ours.floats, **ours.integers}
+    found: dict[str, HostDump] = {}
+    for shown in dumped:
+        part = re.match(r"host\d+_", shown.name)
+        if part is None or shown.data is None:
+            continue
+        names = [name for name in known if short(part[0] + graph.device.get(name, name)) == short(shown.name)]
+        fitting = [name for name in names if shown.dims is None or shown.dims == np.shape(known[name])]
+        if len(fitting) == 1:
+            want = np.asarray(known[fitting[0]])
+            right = len(shown.data) == want.nbytes
+            have = np.frombuffer(shown.data, want.dtype.newbyteorder("<")).reshape(want.shape) if right else None
+            found[fitting[0]] = HostDump(fitting[0], shown, have, want)
+    return list(found.values())

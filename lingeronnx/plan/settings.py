@@ -1,0 +1,39 @@
+"""The settings of `quantize` by name and type, for type checkers: a misspelt one is a mistake that they find.
+
+`QuantConfig` checks the values; a test holds that both have the same names. None leaves a setting as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+__all__ = ["QuantSettings"]
+
+
+class QuantSettings(TypedDict, total=False):
+    """What `quantize` takes beyond the arguments that it names."""
+
+    bits: int | None
+    weight_bits: int | None
+    weight_scales: Literal["tensor", "channel"] | None
+    activations: Literal["symmetric", "asymmetric"] | None
+    calibrator: Literal["max", "percentile", "mse", "kl"] | None
+    percentile: float | None
+    effort: Literal["fast", "normal", "best"] | None
+    fit: bool | None
+    require_chip: bool | None
+    parts: int | None
+    cells: Literal["auto", "chip", "host"] | None
+    max_parts: int | None
+    state: Mapping[str, str] | None
+    fix: Mapping[str, float | str | Sequence[float]] | None
+    batch_axis: Mapping[str, int | None] | None
+    batch: int | None
+    limit: int | None
+    memory: float | None
+    seed: int | None
+    notes: Literal["short", "full"] | None
+    requantize: bool | None
+    debug_dump: str | os.PathLike[str] | None

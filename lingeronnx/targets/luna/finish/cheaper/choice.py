@@ -1,0 +1,110 @@
+"""Which forms are taken: each by its own price, all together by the verdict and by the time of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .....graph import ir
+from .....graph.names import written
+from .....run.part import chip_part
+from .... import Target
+from ...._target import Fitted
+from ....latency import Latency, TimeSaved
+from ....objective import MEMORY, objective_of
+from ...packer.arguments.choice import choose
+from ...packer.arguments.mending import rank
+from ...packer.arguments.speed import weight
+from ...packer.names import safe_names
+from ...packing import prices_of
+from ...prices import ARCS
+from .copies import enlarged
+from .costs import Costs
+from .form import Form
+from .layers import factor_depthwise, row_pointwise
+from .moves import join_turned, part_turned, part_whole, transposed
+from .sheet import Sheet
+
+__all__ = ["cheaper"]
+
+_Rewrite = Callable[[Sheet, ir.Node], Form | None]
+
+#: In the order in which they are offered: what makes others needless first.
+_REWRITES: tuple[_Rewrite, ...] = (
+    part_whole, factor_depthwise, row_pointwise, enlarged, join_turned, part_turned, transposed,
+)  # fmt: skip
+
+#: The share of a node's cycles that a form must save.
+_LEAST = 0.02
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What is known of a graph: how good the verdict is, how long it takes, and the shared memory that it needs.
+
+    first : how long it takes under the first arguments that are right.
+    """
+
+    rank: int
+    first: Latency
+    time: Latency
+    weight: float
+    memory: int
+
+    @classmethod
+    def of(cls, graph: ir.Graph, target: Target) -> _Told | None:
+        """Judge the part for the chip; None where that does not come out right."""
+        choice = choose(chip_part(written(graph, safe_names(graph)), target), target)
+        said, time = choice.verdict, choice.verdict.weighed
+        if not said.chip_ready or time is None or said.memory is None:
+            return None
+        first = None if choice.first is None else choice.first.weighed
+        return cls(rank(said), first or time, time, weight(time, target), said.memory.need)
+
+    def beats(self, other: _Told, objective: str) -> bool:
+        """Whether it is promised as well and takes less time, with no more bytes whose price is not known."""
+        mine, others = (sum(work.bytes for work in told.time.unpriced) for told in (self, other))
+        if objective == MEMORY and self.memory > other.memory:
+            return False
+        return self.rank <= other.rank and self.weight < other.weight and mine <= others
+
+
+def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
+    """Return the integer `graph` with nodes in forms that take fewer cycles, what was done, and what that saves.
+
+    The same graph where it is not right on the chip, or where no form saves anything. All forms are taken together
+    where the whole is promised so, else kind by kind.
+    """
+    before = now = _Told.of(graph, target)
+    if before is None or now is None:
+        return graph, [], None
+    done: list[Fitted] = []
+    kinds: list[Sequence[_Rewrite]] = [_REWRITES, *((rewrite,) for rewrite in _REWRITES)]
+    for rewrites in kinds:
+        trial = ir.clone(graph)
+        made = _rewritten(trial, target, rewrites)
+        after = _Told.of(trial, target) if made else None
+        if after is not None and after.beats(now, objective_of(graph)):
+            graph, now = trial, after
+            done += made
+        if rewrites is _REWRITES and (done or not made):
+            break
+    saved = TimeSaved(round(before.first.high), round(now.time.high), target.name, prices_of(target) is None)
+    return graph, done, saved
+
+
+def _rewritten(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> list[Fitted]:
+    """Write every node in its cheapest form, in place; return what was done."""
+    sheet = Sheet(graph, target, Costs(prices_of(target) or ARCS))
+    done = []
+    for rewrite in rewrites:
+        for node in list(graph.graph):
+            form = rewrite(sheet, node)
+            now = sheet.costs.node(node) if form is not None else 0.0
+            if form is not None and now - form.cycles > _LEAST * now:
+                name = str(node.name)
+                form.write()
+                done.append(Fitted(name, form.what, "exact"))
+    if done:
+        sheet.close()
+    return done

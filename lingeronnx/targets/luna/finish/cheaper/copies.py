@@ -1,0 +1,107 @@
+"""Another form of an enlargement by copies: a transposed convolution in place of an iqCat of single elements.
+
+Where a map is enlarged k times, each element becomes a window of equal ones: a transposed convolution of kernel and
+stride k that multiplies by 1. Every line becomes its own lines, so channels can be seen as rows: eight channels, which
+the chip computes side by side, with all others below them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .....formats import CONCAT, CONV_TRANSPOSE2D, RESHAPE
+from .....graph import ir
+from .....graph.detached_nodes import loose_node, loose_tensor
+from ...packer.limits.operators import of_layers
+from ..nodes import ONE, POINTWISE
+from .form import Form
+from .moves import along
+from .sheet import Matrix, Sheet, size, sizes
+
+__all__ = ["enlarged"]
+
+_CHANNELS = 8
+
+
+def enlarged(sheet: Sheet, node: ir.Node) -> Form | None:
+    """An iqCat that repeats one tensor, line by line or element by element."""
+    columns = _repeats(node)
+    if columns is None or _repeated_again(node):
+        return None
+    times, lines = columns
+    kernel, source = [times, 1], lines
+    if lines.columns == 1:  # each element for itself
+        kernel, source = [1, times], Matrix(lines.value, 1)
+        before = _repeats(ir.producer(_unshaped(lines.value)))
+        if before is not None:
+            kernel, source = [before[0], times], before[1]
+    scale, elements = sheet.scale(source.value), size(source.value)
+    width = source.columns if kernel[0] > 1 else _line(elements)
+    channels = next(c for c in range(_CHANNELS, 0, -1) if elements // width % c == 0)
+    over, square = [1, channels, elements // width // channels, width], [channels, channels, *kernel]
+    result = [1, channels, over[2] * kernel[0], width * kernel[1]]
+    if scale is None or not _allowed(sheet, over, square, result):
+        return None
+    attributes = {
+        **POINTWISE, "kernel_shape": kernel, "strides": kernel, "output_padding": [0, 0], "scale_x": scale,
+        "scale_w": float(ONE), "scale_o": scale, **sheet.target.node_attributes.get("", {}),
+    }  # fmt: skip
+    cycles = sheet.costs.of(CONV_TRANSPOSE2D.name, [over, square, [channels]], result, **attributes)
+
+    def write() -> None:
+        weight = np.broadcast_to((np.eye(channels) * ONE).astype(np.int8)[:, :, None, None], square)
+        base = node.outputs[0].name
+        held = [
+            sheet.constant(f"{base}_weight", weight),
+            sheet.constant(f"{base}_bias", np.zeros(channels, np.int32)),
+        ]
+        image = sheet.reshaped(source.value, over, node)
+        sheet.put(sheet.operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node), node)
+
+    what = f"a transposed convolution of {kernel[0]}x{kernel[1]}, in place of copies of single elements"
+    return Form(what, cycles, write)
+
+
+def _repeats(node: ir.Node | None) -> tuple[int, Matrix] | None:
+    """Return how often an iqCat repeats a tensor, all at one scale, and the lines that it repeats; None for others."""
+    if node is None or node.op_type != CONCAT.name or len(set(node.inputs)) != 1:
+        return None
+    value, count = ir.source(node), len(node.inputs)
+    shape = sizes(value)
+    if shape is None or any(ir.attr(node, f"scale_x_{i}") != ir.attr(node, "scale_o") for i in range(count)):
+        return None
+    return count, Matrix(value, math.prod(shape[: along(node, len(shape))]))
+
+
+def _repeated_again(node: ir.Node) -> bool:
+    """Whether nothing but an iqCat reads the result, which repeats its elements one by one and is written with it."""
+    value, reader = node.outputs[0], ir.sole_consumer(node.outputs[0])
+    while reader is not None and reader.op_type == RESHAPE.name:
+        value = reader.outputs[0]
+        reader = next(iter(value.uses())).node if len({use.node for use in value.uses()}) == 1 else None
+    again = _repeats(reader)
+    return again is not None and again[1].columns == 1
+
+
+def _unshaped(value: ir.Value) -> ir.Value:
+    """Return what a tensor was reshaped from."""
+    while (maker := ir.producer(value)) is not None and maker.op_type == RESHAPE.name:
+        value = ir.source(maker)
+    return value
+
+
+def _line(elements: int) -> int:
+    """Return the length of lines that elements are seen in, where any will do."""
+    return next(width for width in range(min(elements, 64), 0, -1) if elements % width == 0)
+
+
+def _allowed(sheet: Sheet, over: Sequence[int], weight: Sequence[int], result: Sequence[int]) -> bool:
+    source = loose_tensor(over, computed=True)
+    held = loose_tensor(weight, constant=np.zeros(tuple(weight), np.int8))
+    window = {"kernel_shape": list(weight[2:]), "strides": list(weight[2:])}
+    node = loose_node(CONV_TRANSPOSE2D.name, [source, held], list(result), {**POINTWISE, **window})
+    takes = sheet.target.right(CONV_TRANSPOSE2D.name)
+    return takes and all(limit(node, sheet.target) is None for limit in of_layers(CONV_TRANSPOSE2D.name))

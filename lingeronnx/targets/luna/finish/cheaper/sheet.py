@@ -1,0 +1,189 @@
+"""The graph that forms are written into: nodes that move data, each transpose of a tensor made once.
+
+Matrices are seen through Reshapes, which cost nothing: [1, C, H, W] is one of C rows, of C*H rows and so on. Turning
+one is a Transpose of two axes, the only one whose price is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .....formats import QUANT, RESHAPE, TRANSPOSE
+from .....graph import ir
+from .... import Target
+from ..nodes import free, join, part
+from .costs import Costs
+
+__all__ = ["MOST_JOINED", "Matrix", "Sheet", "size", "sizes"]
+
+#: Inputs of an iqCat that were measured right.
+MOST_JOINED = 5
+
+
+def sizes(value: ir.Value | None) -> list[int] | None:
+    """Return the sizes of a tensor, an open batch as 1; None where one is not known."""
+    shape = ir.shape(value)
+    return None if shape is None or None in shape[1:] else [int(d or 1) for d in shape]
+
+
+def size(value: ir.Value) -> int:
+    """Return how many elements a tensor of known sizes has."""
+    return math.prod(sizes(value) or [0])
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A tensor seen as a matrix of so many rows."""
+
+    value: ir.Value
+    rows: int
+
+    @property
+    def columns(self) -> int:
+        """How many elements a row has."""
+        return size(self.value) // self.rows
+
+    @property
+    def shape(self) -> list[int]:
+        """Rows and columns."""
+        return [self.rows, self.columns]
+
+
+class Sheet:
+    """A graph with room for new nodes, which stand before the node that is written in another form."""
+
+    def __init__(self, graph: ir.Graph, target: Target, costs: Costs) -> None:
+        self.graph, self.target, self.costs = graph, target, costs
+        self._taken = ir.names(graph)
+        self._turned: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._held: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+
+    # ---- what is there already -------------------------------------------------------------------------------------
+
+    def _found(self, matrix: Matrix) -> ir.Value | None:
+        """Return what is the matrix turned, where that exists."""
+        if 1 in matrix.shape:
+            return matrix.value
+        known = self._turned.get((matrix.value, matrix.rows))
+        if known is not None:
+            return known
+        value = matrix.value
+        while (maker := ir.producer(value)) is not None and maker.op_type == RESHAPE.name:
+            value = ir.source(maker)
+            if (known := self._turned.get((value, matrix.rows))) is not None:
+                return known
+        if maker is None or maker.op_type != TRANSPOSE.name or list(ir.attr(maker, "perm") or []) != [1, 0]:
+            return None
+        return ir.source(maker) if sizes(value) == matrix.shape else None
+
+    def turning(self, *matrices: Matrix) -> float:
+        """Return what it costs to turn matrices; nothing for those that are there, and once for equal ones."""
+        wanted = {(m.value, m.rows): m for m in matrices if self._found(m) is None}
+        return sum(self.costs.turn(*m.shape) for m in wanted.values())
+
+    @staticmethod
+    def scale(value: ir.Value) -> float | None:
+        """Return the scale that a tensor is held at; None where no node before it says so."""
+        while (maker := ir.producer(value)) is not None:
+            stated = ir.attr(maker, "scale_x" if maker.op_type == QUANT.name else "scale_o")
+            if stated is not None:
+                return float(stated)
+            if not maker.inputs or maker.inputs[0] is None:
+                return None
+            value = maker.inputs[0]
+        return None
+
+    # ---- new nodes -------------------------------------------------------------------------------------------------
+
+    def name(self, base: str) -> str:
+        """Return a name for a tensor that no other has."""
+        return free(base, self._taken)
+
+    def constant(self, base: str, array: np.ndarray) -> ir.Value:
+        """Return a constant."""
+        return ir.add_initializer(self.graph, self.name(base), array)
+
+    def held(self, value: ir.Value, shape: Sequence[int], array: np.ndarray) -> ir.Value:
+        """Return `array`, which is the constant `value` in other sizes: one for all that share it."""
+        key = (value, tuple(shape))
+        if key not in self._held:
+            name = f"{value.name}_as_{'x'.join(map(str, shape))}"
+            self._held[key] = self.constant(name, np.ascontiguousarray(array.reshape(shape)))
+        return self._held[key]
+
+    def close(self) -> None:
+        """Take out what nobody needs; constants in other sizes get the names of those that are gone."""
+        ir.remove_unused(self.graph)
+        for (value, _), new in self._held.items():
+            name = str(value.name)
+            if str(new.name) in self.graph.graph.initializers and name not in self.graph.graph.initializers:
+                ir.rename_initializer(self.graph, new, name)
+
+    def reshaped(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
+        """Return `value` in other sizes."""
+        if sizes(value) == list(shape):
+            return value
+        return self.inserted(self._reshape(value, shape, f"{before.name}_seen"), before)
+
+    def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
+        name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
+        held = self.constant(f"{name}_shape", np.array(shape, np.int64))
+        node = ir.make_node(RESHAPE.name, [value, held], name=node_name, output=name, like=value)
+        node.outputs[0].shape = ir.oir_shape(list(shape))
+        return node
+
+    def turned(self, matrix: Matrix, before: ir.Node, name: str = "") -> ir.Value:
+        """Return the matrix turned, of sizes [columns, rows]; name : of a new Transpose."""
+        found = self._found(matrix)
+        if found is None:
+            rows, columns = matrix.shape
+            flat = self.reshaped(matrix.value, [rows, columns], before)
+            output = self.name(f"{matrix.value.name}_turned")
+            node = ir.make_node(
+                TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=name or f"{before.name}_turned", output=output, like=flat
+            )
+            node.outputs[0].shape = ir.oir_shape([columns, rows])
+            found = self._turned[matrix.value, rows] = self.inserted(node, before)
+        return self.reshaped(found, matrix.shape[::-1], before)
+
+    def taken(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
+        """Return the rows `start` .. `end` - 1 of a matrix."""
+        node = part(self.graph, value, 0, start, end, f"{value.name}_from{start}", self._taken)
+        node.name = name or node.name
+        return self.inserted(node, before)
+
+    def appended(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
+        """Return the rows of matrices that are held at one scale, one below the other."""
+        output = self.name(f"{values[0].name}_joined")
+        node = join(values, 0, scale, before, output, output)
+        for key, value in self.target.node_attributes.get("", {}).items():
+            ir.set_attr(node, key, value)
+        return self.inserted(node, before)
+
+    def operator(
+        self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any], shape: Sequence[int], of: ir.Node
+    ) -> ir.Value:
+        """Return what an integer operator gives that stands for the node `of`, and has its name."""
+        output = self.name(f"{of.outputs[0].name}_as_{op}")
+        node = ir.make_node(
+            op, inputs, dict(sorted(attributes.items())), name=str(of.name), output=output, domain=of.domain,
+            like=inputs[0],
+        )  # fmt: skip
+        node.outputs[0].shape = ir.oir_shape(list(shape))
+        return self.inserted(node, of)
+
+    def inserted(self, node: ir.Node, before: ir.Node) -> ir.Value:
+        """Insert a node of one output; return that."""
+        self.graph.graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def put(self, value: ir.Value, node: ir.Node) -> None:
+        """Let `value` be what `node` gives, in the same sizes and under the same name; the node goes."""
+        last = self._reshape(value, sizes(node.outputs[0]) or [], f"{node.name}_back")
+        self._turned = {key: found for key, found in self._turned.items() if key[0] is not node.outputs[0]}
+        ir.replace(self.graph, [node], [last])

@@ -1,0 +1,40 @@
+"""What decides between forms of the same integers: written into the graph, since later calls choose arguments again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import onnx
+
+if TYPE_CHECKING:
+    from ..graph import ir
+
+__all__ = ["ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "TIME", "keeps_constants", "objective_of"]
+
+#: accuracy : of what is as accurate the fastest. time : the fastest, also where that keeps more in shared memory.
+#: memory : nothing is faster at the cost of shared memory.
+OBJECTIVES = ACCURACY, TIME, MEMORY = "accuracy", "time", "memory"
+
+#: The metadata key; absent for accuracy.
+OBJECTIVE = "lingeronnx.objective"
+
+#: The metadata key of one of several parts for the chip.
+PARTS = "lingeronnx.parts"
+
+
+def objective_of(graph: ir.Graph | onnx.ModelProto) -> str:
+    """Return what decides for a graph; `ACCURACY` where it does not say, or says what is not known."""
+    stated = _metadata(graph).get(OBJECTIVE, ACCURACY)
+    return stated if stated in OBJECTIVES else ACCURACY
+
+
+def keeps_constants(graph: ir.Graph | onnx.ModelProto) -> bool:
+    """Whether a graph may keep its constants in shared memory: not one of several parts, which share that."""
+    return objective_of(graph) != MEMORY and PARTS not in _metadata(graph)
+
+
+def _metadata(graph: ir.Graph | onnx.ModelProto) -> Mapping[str, str]:
+    if isinstance(graph, onnx.ModelProto):
+        return {prop.key: prop.value for prop in graph.metadata_props}
+    return graph.metadata_props

@@ -1,0 +1,67 @@
+"""The file of `profile-board -o`: what a board's log says of a chip's prices, beside the formulas of another chip.
+
+Knows no kernel: a vendor says which families of kernels there are, and what a factor is to them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import ConfigError
+
+__all__ = ["FamilyFactor", "TimingRow", "read_timing"]
+
+_LARGEST = 1_000_000  # bytes of a file
+
+
+class FamilyFactor(BaseModel):
+    """Times a kernel's start and times the rest of it, by the formulas of the chip `base`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    start: float = Field(ge=0, le=1e6)
+    rest: float = Field(ge=0, le=1e6)
+
+
+class TimingRow(BaseModel):
+    """Prices of a chip, fitted to a board's log.
+
+    base : the chip whose formulas are corrected. node : cycles of the host core for each node. factors : by family of
+    kernels; a family that is not named is as on `base`. spread : how far off a node may be, as a share: of nodes that
+    were left out of the fit in turn, nine of ten were as near. clock_mhz : of the board, where it was told.
+    nodes, runs, median_error : of the log that it was fitted to, and how near it is to that.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    lingeronnx_timing: Literal[1] = Field(description="the version of this format")
+    platform: str
+    base: str = Field(description="the chip whose formulas the factors correct")
+    node: float = Field(ge=0, le=1e9, description="cycles of the host core for each node")
+    factors: dict[str, FamilyFactor] = Field(description="by family of kernels: times its start, times the rest")
+    spread: float = Field(ge=0, le=1e3, description="how far off a node may be, as a share of it")
+    clock_mhz: float | None = Field(default=None, gt=0, le=1e6)
+    nodes: int = Field(ge=0, description="nodes of the log that it was fitted to")
+    runs: int = Field(ge=0)
+    median_error: float = Field(ge=0, description="of these nodes, as a share")
+
+
+def read_timing(path: str | os.PathLike[str]) -> TimingRow:
+    """Return the row in the file at `path`; ConfigError for a file that cannot be read or holds something else."""
+    where = f"the timing file {os.fspath(path)}"
+    try:
+        if Path(path).stat().st_size > _LARGEST:
+            raise ConfigError(f"{where} has more than {_LARGEST:,} bytes: profile-board -o writes such files")
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {where}: {error.strerror}") from error
+    try:
+        return TimingRow.model_validate_json(text, strict=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{where}: {f'{place}: ' if place else ''}{first['msg']}") from error

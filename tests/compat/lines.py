@@ -1,0 +1,428 @@
+# ruff: noqa: E501 - a row of a table of Markdown is one line
+"""The lines that people write with other tools: what each is here, and whether it runs as it was written there.
+
+    python -m tests.compat.lines      # writes the tables of docs/coming-from.md anew
+
+`TOOLS` has a table for each part of that page; the page's prose is its own. A row with `code` is run by `test_lines`,
+with the originals' spelling, arguments and defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is written there and what here, in Markdown; code : the line itself, to be run."""
+
+    there: str
+    here: str
+    code: str = ""
+
+
+TOOLS: dict[str, tuple[Line, ...]] = {
+    "The vendor's QAT library (linger)": (
+        Line(
+            "`wb_analyse(path, log)`",
+            '`lo.compat.wb_analyse(path_or_state_dict, log="./wb_analyse.log")`, `lingeronnx analyze weights MODEL\\|CKPT`; nothing in a checkpoint is executed',
+            """
+torch.save(net.state_dict(), "float.pt")
+wb_analyse("float.pt", "wb_analyse.log")
+assert "Layer_name" in Path("wb_analyse.log").read_text()
+""",
+        ),
+        Line(
+            '`with Dumper() as d: d.analyse_layer_output(model, match_pattern="root.")`',
+            "the same with `lo.compat.Dumper`, on a session, a torch module, or a path (it returns the session to call); names begin with `root.`; `lingeronnx analyze outputs MODEL --data D --match REGEX`",
+            """
+with Dumper() as d:
+    d.analyse_layer_output(net, match_pattern="root.")
+    net(x)
+    d.save_out_analyse_log(save_log_path="Analyse_layer_output.log")
+assert "root.conv1" in Path("Analyse_layer_output.log").read_text()
+""",
+        ),
+        Line(
+            "`trace_layers(...)` (folding batch norm)",
+            "`lo.torch.trace_layers`; or nothing: `quantize` folds it, and fits the scale to what the Relu behind lets through",
+            """
+trace_layers(net, net, x, fuse_bn=True, ahead_conv_relu=True, ahead_bn_relu=True, ahead_linear_relu=True)
+assert "FoldedConv2d" in str(net)
+""",
+        ),
+        Line(
+            "`disable_quant(module)`",
+            "`lo.torch.disable_quant`; `--skip NODE`",
+        ),
+        Line(
+            "`quant_module(module, data_bits=16, ...)`",
+            "`lo.torch.quant_module`; `--override NODE=bits:16,weight_bits:16`, where the platform has them",
+            """
+quant_module(net.fc, data_bits=16, parameter_bits=16, out_bits=32)
+init(net, out_bits=8, example_inputs=x)
+assert "data_bits=16" in str(net.fc)
+""",
+        ),
+        Line(
+            "`normalize_layers(...)`, `normalize_module(...)`",
+            "`lo.torch.normalize_layers`, `lo.torch.normalize_module`; `lingeronnx finetune --clamp-weight 8 --clamp-output 8`, `--clamp NODE=weight:4`",
+        ),
+        Line(
+            "`disable_normalize(module)`",
+            "`lo.torch.disable_normalize`; `finetune --no-clamp NODE`",
+        ),
+        Line(
+            "`init(net, mode=..., data_bits=8, ...)` and training",
+            "`lo.torch.init`; or `lingeronnx quantize`, then where that is not enough `lingeronnx finetune`",
+            """
+net = init(net, quant_modules=(nn.Conv2d, nn.Linear), mode=QuantMode.QValue, data_bits=8, parameter_bits=8, out_bits=8)
+assert "QuantizedConv2d" in str(net)
+net.train()(x).sum().backward()
+""",
+        ),
+        Line(
+            "`QuantMode.QValue`, `QuantMode.MaxValue`",
+            "`lo.torch.QuantMode`; `--mode q-value`, `--mode max-value`",
+        ),
+        Line(
+            "`torch.onnx.export(net, ...)` after `init`",
+            "the same line writes the integer graph; `lo.torch.export` and `lo.torch.export_debug` have more keywords. Without `init`, `lingeronnx export` before `quantize`",
+            """
+net = init(net, mode=QuantMode.QValue, out_bits=8).eval()
+with torch.no_grad():
+    torch.onnx.export(
+        net, x, "net.onnx", export_params=True, opset_version=12, input_names=["data"], output_names=["scores"],
+        operator_export_type=torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK,
+    )
+session = lo.Session("net.onnx")
+assert session.is_integer and [spec.name for spec in session.inputs] == ["data"]
+""",
+        ),
+        Line(
+            "`load_state_dict(...)` after `init`",
+            "the same, with the keys of the float net",
+            """
+torch.save(net.state_dict(), "float.pt")
+init(net, mode=QuantMode.QValue)
+net.load_state_dict(torch.load("float.pt"))
+net(x)
+""",
+        ),
+        Line(
+            "`LSTMP`, `UBLSTMP`, `FastUBLSTMP`, `NormalizeFastLSTMP`",
+            "the same in `lo.torch` ([docs/recurrent.md](recurrent.md))",
+        ),
+        Line(
+            "`parser_dequant` and the like",
+            "`lingeronnx fix-dequant LEGACY.onnx`",
+        ),
+        Line(
+            "checkpoints of LSTM with projection",
+            "`lingeronnx checkpoint IN.pt -o OUT.pt --to asr\\|plain\\|torch\\|ub`",
+        ),
+        Line(
+            "`fix_dequant(path, False)`",
+            "`lo.compat.fix_dequant`: writes `<name>_fix.onnx` beside the file. `lo.fix_dequant` writes nothing before `save`",
+            """
+path = fix_dequant("legacy.onnx", False)
+assert path.name == "legacy_fix.onnx" and path.exists()
+""",
+        ),
+        Line(
+            "`print(net)` after `init`",
+            "the same: `QuantizedConv2d(...)` for each module that is quantized, before the first call as well",
+            """
+init(net, mode=QuantMode.QValue)
+assert "QuantizedConv2d" in str(net)
+""",
+        ),
+        Line(
+            "`init(net, quant_modules=(nn.LSTM,))` of a net without",
+            "a warning tells that the types fit no module",
+            """
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    init(net, quant_modules=(nn.LSTM,))
+assert "fit no module" in str(told[0].message)
+""",
+        ),
+    ),
+    "Tools with AnalysisQuant": (
+        Line(
+            "`AnalysisQuant(model_dir, ..., eval_function, data_loader, save_dir, checkpoint_name, num_histogram_plots, ptq_config)`",
+            "the same: `lo.compat.AnalysisQuant`; `model_dir` may be the `.onnx` file; `model_filename` and `params_filename` belong to another format and are refused",
+            """
+analyzer = AnalysisQuant(
+    model_dir="float.onnx", eval_function=lambda model: float(model(samples).std()), data_loader=samples,
+    save_dir="analysis_results", checkpoint_name="analysis_checkpoint.pkl", num_histogram_plots=0, ptq_config=None,
+)
+analyzer.analysis()
+assert "rank" in Path("analysis_results/analysis.txt").read_text()
+""",
+        ),
+        Line(
+            "`.analysis()`",
+            "the same; or `lingeronnx sensitivity MODEL --calib D --eval T -o DIR`",
+        ),
+        Line(
+            "`eval_function(program, ...)`",
+            "a function of something that is called with feeds, like `lo.Session`; returns a number, larger is better",
+        ),
+        Line(
+            "`analysis_checkpoint.pkl`",
+            "`analysis_checkpoint.jsonl`: no pickle, and refused where model, data or settings are others",
+        ),
+        Line(
+            "`analysis.txt`, `best_weight_hist_result.pdf`, ...",
+            "the same files in `save_dir` (PDFs need `pip install 'lingeronnx[report]'`)",
+        ),
+        Line(
+            "`skip_tensor_list` of the next run",
+            "`--skip NODE`, as printed at the end",
+        ),
+        Line(
+            "`PTQConfig`",
+            '`ptq_config={"platform": "venus", "mode": "q-value", ...}`: the settings of `lo.quantize`',
+        ),
+        Line(
+            "an `eval_function` that returns nan",
+            "refused in one line; layers with equal values are told in `analysis.txt`; another function is not taken for the one of the checkpoint",
+            """
+analyzer = AnalysisQuant("float.onnx", eval_function=lambda model: float("nan"), data_loader=samples)
+with raises(lo.ConfigError, match="returned nan"):
+    analyzer.analysis()
+""",
+        ),
+    ),
+    "Tools with QuantAnalysis": (
+        Line(
+            "`check_qat_model(model, example_inputs, save_results, out_dir)`",
+            "`lo.compat.check_qat_model`, also with `platform=...`; of a torch module it counts the calls of each module; `lingeronnx check MODEL --calib D -o DIR` writes the same `model_check_result.txt`",
+            """
+found = check_qat_model(net, x, save_results=True, out_dir="checked", platform="generic")
+assert ("relu", "ReLU", "2") in found.used and ("spare", "Linear", "0") in found.used
+assert "5. What looks wrong" in Path("checked/model_check_result.txt").read_text()
+""",
+        ),
+        Line(
+            "`QuantAnalysis(baseline_model, analysis_model, analysis_model_type, out_dir)`",
+            '`lo.compat.QuantAnalysis`; "fake_quant" is the plan computed in float, "quantized" the integer graph',
+        ),
+        Line(
+            "`.auto_find_bad_case(data)`",
+            "the same; `lingeronnx badcase FLOAT QUANT --data D -o badcase.npz`",
+            """
+qa = QuantAnalysis("float.onnx", quantized, "quantized", out_dir="compared")
+qa.auto_find_bad_case(samples, metric="L1")
+qa.auto_find_bad_case(
+    samples, metric="custom", custom_metric_func=lambda a, b: abs(a - b).max(), custom_metric_order_seq="descending"
+)
+qa.save_bad_case()
+qa.run()
+qa.compare_per_layer()
+assert "mod_name" in Path("compared/compare_per_layer_out.txt").read_text()
+""",
+        ),
+        Line(
+            "`.save_bad_case()`: `badcase.pt`",
+            "`badcase.npz`; `load_bad_case` reads both",
+        ),
+        Line(
+            "`.run()`, `.compare_per_layer()`",
+            "the same files and columns; `lingeronnx compare FLOAT QUANT --data D -o DIR`, with local errors and saturation in the csv",
+        ),
+        Line(
+            '`.sensitivity(metric="L1")`',
+            'the same; `lingeronnx sensitivity MODEL --calib D -o DIR --what all`. "All but one" is `--all-but-one`',
+            """
+qa = QuantAnalysis(net, quantized, "quantized", out_dir="compared")
+qa.set_bad_case(samples)
+rows = qa.sensitivity(metric="L1", reserve=False)
+assert rows[0][1] in ("activation", "weight", "both")
+""",
+        ),
+        Line(
+            "`.set_model_profiler_dir(a, b)`",
+            "the same, with folders of `lo.compat.ModelProfiler` (of a torch module as well) or `lingeronnx profile --keep`",
+            """
+with ModelProfiler(net, "base"):
+    net(x)
+with ModelProfiler(quantized, "other"):
+    quantized(samples)
+qa = QuantAnalysis(net, quantized, "quantized", out_dir="compared")
+qa.set_model_profiler_dir("base", "other")
+assert qa.compare_per_layer().rows
+""",
+        ),
+        Line(
+            "`with ModelProfiler(model, out_dir) as p: model(data)`",
+            "`lo.compat.ModelProfiler`; of a path `p.model` is what to call; `lingeronnx profile MODEL --data D -o DIR`",
+            """
+with ModelProfiler(net, "profile") as p:
+    net(x)
+with ModelProfiler("float.onnx", "of_file") as p:
+    p.model(samples)
+p.get_info_manager.table()
+assert "Op Name" in Path("of_file/statistic.txt").read_text()
+""",
+        ),
+        Line(
+            "`p.get_info_manager.table(...)`",
+            "the same: `statistic.txt`, with names of operators or modules and types of either; `--prefix`, `--type`, `--stack` (torch's own exporter notes the place in the source, `lingeronnx export` leaves it out)",
+            """
+with ModelProfiler(net, "profile") as p:
+    net(x)
+p.get_info_manager.table(out_dir="profile", prefixes=("conv",), types=(nn.Conv2d,), with_stack=False)
+rows = [line.split("|") for line in Path("profile/statistic.txt").read_text().splitlines() if "| Conv" in line]
+assert {row[3].strip() for row in rows} == {"/conv1/Conv", "/conv2/Conv"} and {row[1].strip() for row in rows} == {"0", "1"}
+""",
+        ),
+        Line(
+            "`p.get_info_manager.tensorboard(...)`",
+            "the same, written without TensorBoard or torch; `--tensorboard`, `--per-channel`",
+            """
+with ModelProfiler(net, "profile") as p:
+    net(x)
+p.get_info_manager.tensorboard(out_dir="profile", prefixes=("conv",), types=(nn.Conv2d,), force_per_channel=True)
+""",
+        ),
+        Line(
+            "scale",
+            "counts per real unit (`q = x * scale`), the inverse of the step that is printed there",
+        ),
+        Line(
+            '`metric="custom"` without a function',
+            "one line says which of `custom_metric_func` and `custom_metric_order_seq` is missing",
+            """
+qa = QuantAnalysis("float.onnx", quantized, "quantized")
+with raises(lo.ConfigError, match="custom_metric_order_seq missing"):
+    qa.auto_find_bad_case(samples, metric="custom", custom_metric_func=max)
+""",
+        ),
+    ),
+    "onnxruntime's quantization tools": (
+        Line(
+            "`quant_pre_process(...)`",
+            "nothing: `quantize` simplifies, infers shapes and checks that the outputs stay the same",
+        ),
+        Line(
+            "`CalibrationDataReader`",
+            "taken as it is, wherever data are asked for",
+            """
+class Reader(CalibrationDataReader):
+    def __init__(self):
+        self.items = iter([{"x": sample[None]} for sample in samples])
+
+    def get_next(self):
+        return next(self.items, None)
+
+assert lo.quantize("float.onnx", Reader(), platform="venus").report.chip_ready
+""",
+        ),
+        Line(
+            "`quantize_static(model_input, model_output, reader, ...)`",
+            'the same: `lo.compat.quantize_static`, on generic; for a chip with `platform="venus"`. What has no counterpart here is refused in its own words. Or `lo.quantize(model, reader).save(path)`',
+            """
+quantize_static(
+    "float.onnx", "q.onnx", samples, quant_format=QuantFormat.QDQ, per_channel=True,
+    activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, calibrate_method=CalibrationMethod.MinMax,
+)
+lo.Session("q.onnx")(samples)
+""",
+        ),
+        Line(
+            "`CalibrationMethod.MinMax`, `Entropy`, `Percentile`",
+            "`--calibrator max`, `kl`, `percentile`; the default here is `mse`",
+        ),
+        Line(
+            "`per_channel=True`",
+            "`--weight-scales channel` (platform generic)",
+            """
+quantize_static("float.onnx", "q.onnx", samples, per_channel=True)
+""",
+        ),
+        Line(
+            "`ActivationSymmetric=False`",
+            "`--activations asymmetric` (platform generic); without it integers are symmetric",
+        ),
+        Line(
+            "`nodes_to_exclude=[...]`",
+            "`--skip NODE`; also `NODE..`, `..NODE`, globs, `type:Softmax`",
+        ),
+        Line(
+            "`op_types_to_quantize`",
+            "`--skip type:...` for the others",
+        ),
+        Line(
+            '`extra_options={"TensorQuantOverrides": ...}`',
+            "`--override TENSOR=scale:2^-7`, `bits:16`, `calibrator:max`",
+        ),
+        Line(
+            "`activation_type=QuantType.QInt16`",
+            "`--bits 16` where the platform has them",
+        ),
+        Line(
+            "`calibration_cache_path`, `write_calibration_table`",
+            "`--save-plan plan.json`, `--plan plan.json`",
+        ),
+        Line(
+            "a model that `quantize_static` wrote, QDQ or QOperator",
+            "`lingeronnx quantize MODEL --platform P`: its scales are kept as far as the platform holds them ([qdq.md](qdq.md))",
+        ),
+        Line(
+            "`quant_format=QuantFormat.QDQ`, `QuantFormat.QOperator`",
+            "`quantize --format qdq`, `qoperator`",
+        ),
+        Line(
+            "`quantize_dynamic(...)`",
+            "none: the chips have no scales at run time",
+        ),
+        Line(
+            "`InferenceSession(path)`",
+            "`lo.Session(path)`: `get_inputs`, `get_outputs`, `run`",
+            """
+session = lo.Session("float.onnx")
+session.run(None, {session.get_inputs()[0].name: samples})
+""",
+        ),
+        Line(
+            "`modify_model_output_intermediate_tensors`, `collect_activations`",
+            "`lo.Session(path).taps(feeds)`, `lingeronnx simulate --taps all`, `--dump DIR`",
+        ),
+        Line(
+            "`create_activation_matching`, `compute_activation_error`",
+            "`lingeronnx compare FLOAT QUANT --data D -o DIR`",
+        ),
+        Line(
+            "`create_weight_matching`, `compute_weight_error`",
+            "`lingeronnx sensitivity --what weight`; `lo.QuantizedModel.plan` has the scales",
+        ),
+        Line(
+            "`compute_signal_to_quantization_noice_ratio`",
+            "the column SQNR: the same number",
+        ),
+    ),
+}
+
+
+def tables() -> str:
+    """Return the page with its tables as `TOOLS` has them."""
+    head, *parts = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return head + "".join(map(_written, parts))
+
+
+def _written(part: str) -> str:
+    title = part.partition("\n")[0].removeprefix("## ")
+    if title not in TOOLS:
+        return part
+    rows = "".join(f"| {line.there} | {line.here} |\n" for line in TOOLS[title])
+    return re.sub(r"\| there \| here \|\n(\|.*\n)+", lambda _: f"| there | here |\n|---|---|\n{rows}", part, count=1)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(tables(), encoding="utf-8")

@@ -1,0 +1,122 @@
+"""The folder as its user has it: `make`, the known-answer test, its dumps, and what `verify` says of them."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lingeronnx.deployment import verify
+from lingeronnx.deployment.c import build, host
+from lingeronnx.deployment.c.attempt import blobs
+from lingeronnx.deployment.c.known_answers import MOVED, tolerance_of
+from lingeronnx.deployment.c.vectors import vectors_of
+from tests import nets
+
+from . import programs
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("make") is None or shutil.which("cc") is None or host.available() is not None,
+    reason="no make, no C compiler, or no emx-onnx-cgen",
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("user")
+    found = programs.made(place / "board", programs.gap(), nets.samples(programs.gap(), 24), "gap", samples=3)
+    library = place / "thinker"
+    shutil.copytree(build.stand_in(), library / "include")
+    (library / "lib").mkdir()
+    build.compiled(
+        [(build.stand_in() / "standin.c", ("-fPIC", f"-I{build.stand_in()}"))], library / "lib/libthinker.so"
+    )
+    vectors = [vectors_of(found.program, call) for call in found.calls]
+    (found.folder / "gap.pkg").write_bytes(b"".join(blobs(found.program, found.folder, vectors)))
+    return found
+
+
+def run(folder, *words):
+    """Build with make in a folder beside the library, run the test with `words`; return its last line."""
+    library = folder.parent / "thinker"
+    subprocess.run(["make", "-s", f"THINKER={library}"], cwd=folder, check=True, capture_output=True)
+    words = ["./gap_test", *map(str, words), "gap.pkg"]
+    env = {"LD_LIBRARY_PATH": str(library / "lib")}
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=env)
+    return (done.stdout.splitlines() or [""])[-1]
+
+
+def changed(made, tmp_path, file, change):
+    """Return a copy of the folder, beside the library, with one file changed."""
+    shutil.copytree(made.folder.parent / "thinker", tmp_path / "thinker")
+    folder = tmp_path / "board"
+    shutil.copytree(made.folder, folder)
+    text = (folder / file).read_text()
+    assert change(text) != text
+    (folder / file).write_text(change(text))
+    return folder
+
+
+def test_make_and_run(made):
+    assert run(made.folder).startswith("PASS: 3 calls, each of 4 parts by itself and the whole")
+    calls = "".join((made.folder / name).read_text() for name in ("main.c", "README.md"))
+    assert "0.05" not in calls
+
+
+def test_dumps_are_what_verify_takes(made, tmp_path):
+    """Every port of every part, chip and host, is compared; --stop leaves out what comes later."""
+    assert run(made.folder, "--dump", tmp_path).startswith("PASS")
+    model, given = made.folder / "gap.onnx", made.folder / "golden/2/model_input.npz"
+    found = verify(model, given, dump=tmp_path)
+    assert found.agrees
+    assert not found.unknown
+    ports = {a.tensor for part in made.program.host for a in (*part.sources, *part.targets)}
+    ports |= {port.tensor for part in made.program.chip for port in (*part.inputs, *part.outputs)}
+    assert ports <= {*found.compared}
+    (half := tmp_path / "half").mkdir()
+    assert run(made.folder, "--dump", half, "--stop", 2) == "stopped in call 0 after 2 parts"
+    found = verify(model, made.folder / "golden/0/model_input.npz", dump=half)
+    assert found.agrees
+    assert 0 < len(found.compared) < len(ports)
+
+
+def test_a_wrong_host_part_is_named(made, tmp_path):
+    """The test says which part, and verify which tensor, though everything behind it is wrong too."""
+    folder = changed(made, tmp_path, "gap_host1.c", lambda text: re.sub(r"expf\(", "1.001f * expf(0.99f * ", text))
+    assert "gap_self_test returns 2" in run(folder)
+    (folder / "gap_selftest.c").write_text('#include "gap.h"\nint gap_self_test(void) { return 0; }\n')
+    assert "host1 by itself" in run(folder)
+    (dump := tmp_path / "dump").mkdir()
+    assert "stopped" in run(folder, "--dump", dump, "--stop", 2)
+    found = verify(folder / "gap.onnx", folder / "golden/0/model_input.npz", dump=dump)
+    assert found.first.operator == "Softmax"
+    assert found.first.tensor == made.program.host[0].targets[0].tensor
+    assert isinstance(found.first.found, float)
+    assert found.first.differing
+
+
+def test_a_wrong_border_is_named(made, tmp_path):
+    """What the host quantizes wrongly is an integer of the chip's."""
+    folder = changed(made, tmp_path, "gap.c", lambda text: text.replace("floorf(scaled + 0.5f)", "floorf(scaled)"))
+    assert run(folder).startswith("FAIL: call 0: gap_run")  # each part by itself is right; no such call is replayed
+    (dump := tmp_path / "dump").mkdir()
+    run(folder, "--dump", dump, "--stop", 1)
+    found = verify(folder / "gap.onnx", folder / "golden/0/model_input.npz", dump=dump)
+    assert isinstance(found.first.found, int)
+    assert "rounding" in {cause.kind for cause in found.first.causes}
+
+
+def test_sizes_that_differ(made, tmp_path):
+    assert run(made.folder, "--dump", tmp_path).startswith("PASS")
+    path = next(tmp_path.glob("host1_*"))
+    path.write_bytes(path.read_bytes()[:-4])
+    found = verify(made.folder / "gap.onnx", made.folder / "golden/2/model_input.npz", dump=tmp_path)
+    assert not found.agrees
+    assert "bytes, ours are" in found.first.remarks[0]
+    assert found.first.index is None
+
+
+def test_tolerance_is_measured(made):
+    """It is what moved floats do to the outputs: more than host floats alone, and much less than the range."""
+    assert made.program.tolerance == tolerance_of(made.program, made.parts, made.calls, made.feeds)
+    assert MOVED / 10 <= made.program.tolerance < 0.05

@@ -1,0 +1,400 @@
+"""Exact forms chosen by price: the same integers in fewer cycles, taken only where the whole is promised as before."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
+from lingeronnx.targets import by_name
+from lingeronnx.targets.latency import TimeSaved
+from lingeronnx.targets.luna.finish.cheaper import cheaper, choice
+from lingeronnx.targets.luna.finish.cheaper.copies import enlarged
+from lingeronnx.targets.luna.finish.cheaper.costs import Costs
+from lingeronnx.targets.luna.finish.cheaper.layers import factor_depthwise, row_pointwise
+from lingeronnx.targets.luna.finish.cheaper.moves import join_turned, part_turned, part_whole, transposed
+from lingeronnx.targets.luna.finish.cheaper.sheet import Sheet
+from lingeronnx.targets.luna.prices import ARCS
+from tests.examples import examples
+from tests.packer import judge
+from tests.targets.luna.packer.integer_nets import IntNet
+
+CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
+
+
+def written(model, *rewrites, platform="arcs"):
+    """Write every node that a rewrite takes in its form, whatever it costs; return the graph and how many were."""
+    graph, count = ir.from_proto(model), 0
+    sheet = Sheet(graph, by_name(platform), Costs(ARCS))
+    for rewrite in rewrites:
+        for node in list(graph.graph):
+            form = rewrite(sheet, node)
+            if form is not None:
+                assert form.cycles >= 0
+                form.write()
+                count += 1
+    sheet.close()
+    return graph, count
+
+
+def assert_same(model, graph, seed=0):
+    """Assert that both graphs give the same numbers on random integers, the ends of the range among them."""
+    before, after = Session(ir.from_proto(model)), Session(graph)
+    rng = np.random.default_rng(seed)
+    feed = {
+        value.name: (rng.integers(-140, 141, [int(d) for d in value.shape]) / 16).astype(np.float32)
+        for value in before.get_inputs()
+    }
+    for name, have, want in zip(
+        [v.name for v in before.get_outputs()], after.run(None, feed), before.run(None, feed), strict=True
+    ):
+        np.testing.assert_array_equal(have, want, err_msg=name)
+
+
+def model_of(net, *outputs):
+    """Return the model of a net, with the sizes and types of its tensors, as lowering leaves them."""
+    model = net.model(*outputs)
+    for name, shape in net.shapes.items():
+        kind = TensorProto.FLOAT if name.endswith("_float") else TensorProto.INT8
+        model.graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
+    del model.graph.value_info[-len(outputs) :]  # those of the outputs
+    for value, name in zip(model.graph.output, outputs, strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, net.shapes[name]))
+    return model
+
+
+def kinds(graph):
+    return [node.op_type for node in graph.graph]
+
+
+def drawn(net, rng):
+    """Replace the constants of ones by random ones of the same kinds."""
+    for index, held in enumerate(net.constants):
+        array = numpy_helper.to_array(held)
+        top = 120 if array.dtype == np.int8 else 3000
+        net.constants[index].CopyFrom(
+            numpy_helper.from_array(rng.integers(-top, top, array.shape).astype(array.dtype), held.name)
+        )
+
+
+# ---- transposes ----------------------------------------------------------------------------------------------------
+
+
+@examples(60)
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    order=st.randoms(use_true_random=False),
+)
+def test_a_transpose_is_one_of_matrices(sizes, order):
+    """All sizes and orders of three and four axes, with a batch of 1 in front."""
+    perm = list(range(1, len(sizes) + 1))
+    order.shuffle(perm)
+    net = IntNet("arcs", (1, *sizes))
+    model = model_of(net, net.transpose(net.relu("xq", "a"), [0, *perm], "y"))
+    graph, count = written(model, transposed)
+    assert_same(model, graph)
+    if count:
+        made = [node for node in graph.graph if node.op_type == "Transpose"]
+        assert all(list(ir.attr(node, "perm")) == [1, 0] for node in made)
+
+
+@pytest.mark.parametrize("perm", [p for p in itertools.permutations(range(3)) if p != (0, 1, 2)])
+def test_all_orders_of_three_axes(perm):
+    net = IntNet("arcs", (1, 4, 6, 8))
+    model = model_of(net, net.transpose(net.relu("xq", "a"), [0, *(axis + 1 for axis in perm)], "y"))
+    graph, count = written(model, transposed)
+    assert count == 1
+    assert_same(model, graph)
+
+
+def test_more_axes_than_three_stay():
+    net = IntNet("arcs", (2, 3, 4, 5))
+    model = model_of(net, net.transpose(net.relu("xq", "a"), [3, 2, 1, 0], "y"))
+    assert written(model, transposed)[1] == 0
+
+
+def test_what_one_turns_the_next_turns_back():
+    """Two transposes that undo each other leave none."""
+    net = IntNet("arcs", (1, 6, 8))
+    back = net.transpose(net.transpose(net.relu("xq", "a"), [0, 2, 1], "b"), [0, 2, 1], "y")
+    model = model_of(net, back)
+    graph, _ = written(model, transposed)
+    assert "Transpose" not in kinds(graph)
+    assert_same(model, graph)
+
+
+# ---- concatenations and slices -------------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(
+    lengths=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    before=st.lists(st.integers(1, 4), min_size=1, max_size=2),
+    behind=st.lists(st.integers(1, 3), min_size=0, max_size=1),
+    scales=st.booleans(),
+)
+def test_a_concatenation_of_matrices_that_are_turned(lengths, before, behind, scales):
+    """Any axis; at one scale and at several."""
+    net = IntNet("arcs", (1, *before, lengths[0], *behind))
+    parts = [net.relu("xq", "a")]
+    for index, length in enumerate(lengths[1:]):
+        scale = 32.0 if scales else 16.0
+        parts.append(net.input(f"x{index}", (1, *before, length, *behind), scale))
+    model = model_of(net, net.cat(parts, 1 + len(before), "y"))
+    graph, count = written(model, join_turned)
+    assert count == 1
+    assert_same(model, graph)
+
+
+def sliced(net, x, axis, start, end, name):
+    """Add a Slice."""
+    held = [net.const(np.array([number], np.int64)) for number in (start, end, axis, 1)]
+    shape = list(net.shapes[x])
+    shape[axis] = end - start
+    return net.node("Slice", [x, *held], name, shape, net.scales[x])
+
+
+@examples(40)
+@given(data=st.data())
+def test_a_slice_of_a_matrix_that_is_turned(data):
+    shape = [1, *data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))]
+    axis = data.draw(st.integers(1, len(shape) - 1))
+    start = data.draw(st.integers(0, shape[axis] - 1))
+    end = data.draw(st.integers(start + 1, shape[axis]))
+    net = IntNet("arcs", shape)
+    model = model_of(net, sliced(net, net.relu("xq", "a"), axis, start, end, "y"))
+    graph, count = written(model, part_turned)
+    assert count == 1
+    assert_same(model, graph)
+
+
+def joined(scale=16.0):
+    """Return a net in which two tensors of 6 and 4 columns are joined, the second held at `scale`."""
+    net = IntNet("arcs", (1, 5, 6))
+    net.cat([net.relu("xq", "a"), net.input("x1", (1, 5, 4), scale)], 2, "c")
+    return net
+
+
+@pytest.mark.parametrize(("start", "end", "whole"), [(0, 6, True), (6, 10, True), (0, 5, False), (2, 8, False)])
+def test_a_slice_of_what_was_joined(start, end, whole):
+    """A whole part is what was joined; a piece of one, or of two, is not."""
+    net = joined()
+    model = model_of(net, sliced(net, "c", 2, start, end, "y"))
+    graph, count = written(model, part_whole)
+    assert count == whole
+    assert_same(model, graph)
+
+
+def test_a_part_at_another_scale_is_no_whole_one():
+    net = joined(32.0)
+    assert written(model_of(net, sliced(net, "c", 2, 6, 10, "y")), part_whole)[1] == 0
+
+
+def test_a_slice_and_a_concatenation_share_what_is_turned():
+    """Of one joined tensor two slices are taken: it is turned once, and nothing is turned back in between."""
+    net = joined()
+    model = model_of(net, sliced(net, "c", 2, 0, 3, "y"), sliced(net, "c", 2, 4, 9, "z"))
+    graph, count = written(model, join_turned, part_turned)
+    assert (count, kinds(graph).count("Transpose")) == (3, 4)
+    assert_same(model, graph)
+
+
+# ---- copies --------------------------------------------------------------------------------------------------------
+
+
+def nearest(net, x, down, across, name):
+    """Add an enlargement by copies, as the quantizer writes it: of lines, then of single elements."""
+    n, c, h, w = net.shapes[x]
+    shape = [n, c, h, w]
+
+    def seen(value, sizes, output):
+        held = net.const(np.array(sizes, np.int64))
+        return net.node("Reshape", [value, held], output, sizes, net.scales[x])
+
+    value = x
+    if down > 1:
+        lines = seen(value, (n, c * h, w), f"{name}_rows")
+        value = net.cat([lines] * down, 2, f"{name}_joined")
+        shape[2] *= down
+    if across > 1:
+        single = seen(value, (n, c * shape[2] * w, 1), f"{name}_columns")
+        value = net.cat([single] * across, 2, f"{name}_joined_2")
+        shape[3] *= across
+    return seen(value, shape, name)
+
+
+@pytest.mark.parametrize(("down", "across"), [(2, 2), (4, 2), (2, 4), (2, 1), (1, 2), (1, 4)])
+@pytest.mark.parametrize("channels", [1, 3, 8, 16])
+def test_an_enlargement_by_copies_is_a_transposed_convolution(channels, down, across):
+    net = IntNet("arcs", (1, channels, 5, 6))
+    model = model_of(net, nearest(net, net.relu("xq", "a"), down, across, "y"))
+    graph, count = written(model, enlarged)
+    assert (count, kinds(graph).count("ConvTranspose2dInt"), kinds(graph).count("iqCat")) == (1, 1, 0)
+    assert_same(model, graph)
+
+
+def test_three_copies_stay():
+    """A stride of 3 is none that the chip takes."""
+    net = IntNet("arcs", (1, 4, 5, 6))
+    assert written(model_of(net, nearest(net, net.relu("xq", "a"), 1, 3, "y")), enlarged)[1] == 0
+
+
+def test_a_repeated_tensor_at_another_scale_stays():
+    net = IntNet("arcs", (1, 8, 1))
+    assert written(model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), enlarged)[1] == 0
+
+
+# ---- layers --------------------------------------------------------------------------------------------------------
+
+
+@examples(30)
+@given(shape=st.tuples(st.integers(1, 70), st.integers(1, 6), st.integers(1, 9)), seed=st.integers(0, 9))
+def test_factors_of_channels_are_a_depthwise_convolution(shape, seed):
+    net = IntNet("arcs", (1, *shape))
+    y = net.batch_norm(net.relu("xq", "a"), "y")
+    drawn(net, np.random.default_rng(seed))
+    model = model_of(net, y)
+    graph, count = written(model, factor_depthwise)
+    assert (count, "BatchNorm2dInt" in kinds(graph)) == (1, False)
+    assert_same(model, graph, seed)
+
+
+@pytest.mark.parametrize("shape", [(48, 1, 1), (6, 4, 2), (1, 48, 1)])
+def test_one_factor_for_all_is_seen_with_other_channels(shape):
+    net = IntNet("arcs", (1, *shape))
+    model = model_of(net, net.batch_norm(net.relu("xq", "a"), "y"))
+    graph, count = written(model, factor_depthwise)
+    assert count == 1
+    assert_same(model, graph)
+
+
+def test_very_many_channels_are_convolved_in_parts():
+    """More than a convolution takes at once."""
+    net = IntNet("arcs", (1, 8840, 1, 1))
+    y = net.batch_norm(net.relu("xq", "a"), "y")
+    drawn(net, np.random.default_rng(0))
+    model = model_of(net, y)
+    graph, _ = written(model, factor_depthwise)
+    assert 1 < kinds(graph).count("Conv2dInt") <= 5
+    assert_same(model, graph)
+
+
+@examples(30)
+@given(inputs=st.integers(1, 40), outputs=st.integers(1, 40), bias=st.booleans(), seed=st.integers(0, 9))
+def test_a_product_of_one_row_is_a_convolution_over_a_point(inputs, outputs, bias, seed):
+    net = IntNet("arcs", (1, 1, inputs))
+    y = net.linear(net.relu("xq", "a"), outputs, "y", bias=bias)
+    drawn(net, np.random.default_rng(seed))
+    model = model_of(net, y)
+    graph, count = written(model, row_pointwise)
+    assert (count, "LinearInt" in kinds(graph)) == (1, False)
+    assert_same(model, graph, seed)
+
+
+def test_a_diagonal_product_keeps_channels_apart():
+    net = IntNet("arcs", (1, 24))
+    y = net.linear(net.relu("xq", "a"), 24, "y")
+    net.constants[0].raw_data = np.diag(np.arange(-12, 12)).astype(np.int8).tobytes()
+    model = model_of(net, y)
+    graph, _ = written(model, row_pointwise)
+    assert next(ir.attr(node, "group") for node in graph.graph if node.op_type == "Conv2dInt") == 24
+    assert_same(model, graph)
+
+
+def test_steps_share_their_constants_still():
+    """Two products by one weight: one weight in the new form, too."""
+    net = IntNet("arcs", (1, 16))
+    a = net.linear("xq", 16, "a")
+    net.node("LinearInt", ["a", "c0", "c1"], "b", (1, 16), 16.0, data_bits=8, parameter_bits=8, o_bits=8,
+             scale_x=16.0, scale_w=16.0, scale_o=16.0)  # fmt: skip
+    assert a == "a"
+    graph, _ = written(model_of(net, "b"), row_pointwise)
+    convolutions = [node for node in graph.graph if node.op_type == "Conv2dInt"]
+    assert len({node.inputs[1].name for node in convolutions}) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 16), (1, 7, 16)])
+def test_a_product_of_several_rows_stays(shape):
+    net = IntNet("arcs", shape)
+    assert written(model_of(net, net.linear("xq", 8, "y")), row_pointwise)[1] == 0
+
+
+# ---- the choice ----------------------------------------------------------------------------------------------------
+
+
+def detector(platform):
+    """Return a net like the head of a detector: short lines joined, sliced and scaled, behind a convolution."""
+    net = IntNet(platform, (1, 8, 12, 12))
+    a = net.transpose(net.conv("xq", 6, 3, "a"), [0, 2, 3, 1], "b")
+    held = net.const(np.array([1, 432, 2], np.int64))
+    boxes = net.node("Reshape", [a, held], "boxes", (1, 432, 2), 16.0)
+    net.cat([boxes, net.relu(boxes, "c")], 2, "d")
+    return model_of(net, sliced(net, "d", 2, 0, 1, "y"))
+
+
+@pytest.mark.parametrize("platform", CHIPS)
+def test_the_whole_is_promised_and_faster(platform):
+    target, model = by_name(platform), detector(platform)
+    graph, done, saved = cheaper(ir.from_proto(model), target)
+    assert done
+    assert saved.before > 2 * saved.after
+    assert saved.assumed == (platform != "arcs")
+    assert ("assumed" in saved.text) == saved.assumed
+    assert_same(model, graph)
+    words = target.verdict(graph).words
+    assert judge(ir.to_proto(graph), platform, list(words)).right
+
+
+def test_what_is_not_promised_is_not_taken(monkeypatch):
+    """A form that the packer refuses: the graph stays as it was, and so do its cycles."""
+
+    def refused(sheet, node):
+        form = transposed(sheet, node)
+        if form is None:
+            return None
+
+        def write():
+            value = sheet.operator("Conv2dInt", [ir.source(node)], {}, [1], node)
+            sheet.put(value, node)
+
+        return choice.Form("no form at all", 0.0, write)
+
+    monkeypatch.setattr(choice, "_REWRITES", (refused,))
+    model = detector("arcs")
+    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert (done, saved.before) == ([], saved.after)
+    assert kinds(graph) == kinds(ir.from_proto(model))
+
+
+def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
+    def refused(sheet, node):
+        if node.op_type != "Slice":
+            return None
+        return choice.Form("no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2]))
+
+    monkeypatch.setattr(choice, "_REWRITES", (refused, transposed))
+    model = detector("arcs")
+    graph, done, _ = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert [fitted.node for fitted in done] == ["b"]
+    assert_same(model, graph)
+
+
+def test_what_does_not_run_stays_as_it_is():
+    net = IntNet("arcs", (1, 600, 700))
+    model = model_of(net, net.softmax(net.relu("xq", "a"), "y"))
+    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
+
+
+def test_what_was_saved_stands_in_the_graph():
+    metadata = {}
+    TimeSaved(200, 100, "arcs").note(metadata)
+    assert TimeSaved.noted(metadata, "arcs") == TimeSaved(200, 100, "arcs")
+    assert TimeSaved.noted({}, "arcs") is None
+    assert TimeSaved.noted({"lingeronnx.cycles": "[]"}, "arcs") is None
+    assert TimeSaved.total([TimeSaved(2, 1, "arcs"), TimeSaved(3, 2, "arcs")]) == TimeSaved(5, 3, "arcs")
+    assert TimeSaved.total([]) is None

@@ -1,0 +1,152 @@
+"""A board's log: lines are found among others, joined with the nodes that ran, and prices are fitted to them.
+
+The board is invented: its cycles are the formulas with factors that the test plants, so what is fitted is known.
+"""
+
+import random
+
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError
+from lingeronnx.targets import by_name
+from lingeronnx.targets.luna.timing.board_fit import NodeWork, fitted
+from lingeronnx.targets.luna.timing.board_log import ProfileLine, profile_lines
+from lingeronnx.targets.luna.timing.kernels import CallCost
+from lingeronnx.targets.timing_row import TimingRow
+from tests import nets
+
+PLANTED = {"convolution": {"start": 1.3, "rest": 0.8}, "depthwise": {"start": 0.7, "rest": 2.0},
+           "product": {"start": 2.5, "rest": 1.1}, "vector": {"start": 1.9, "rest": 0.5},
+           "transpose": {"start": 1.2, "rest": 1.6}, "copy": {"start": 1.1, "rest": 1.4}}  # fmt: skip
+
+
+def planted(platform, node=800.0):
+    """Return a chip whose prices differ from the formulas by the planted factors."""
+    row = TimingRow(lingeronnx_timing=1, platform=platform, base="arcs", node=node, factors=PLANTED, spread=0.0,
+                    nodes=0, runs=0, median_error=0.0)  # fmt: skip
+    return by_name(platform).timed(row)
+
+
+def board(graph, platform, noise=0.0, seed=0):
+    """Return the lines that such a board prints: it names some nodes otherwise, and says other things between."""
+    rng = random.Random(seed)
+    chip = planted(platform)
+    judged = chip.verdict(part(graph, chip)).verdict
+    lines = ["boot: 12 | ready"]
+    for step, layer in zip(judged.net.steps, judged.time.layers, strict=True):
+        shapes = [",".join(map(str, judged.net.tensors[names[0]].shape)) for names in (step.inputs, step.outputs)]
+        name = {"AvgPool2dInt": "MeanPool2dInt", "Reshape": "reshape"}.get(step.op, step.op)
+        cycles = round((layer.cycles + layer.moved) * (1 + rng.uniform(-noise, noise)))
+        lines += [f"[I] {name} | {cycles} | ({shapes[0]}) | ({shapes[1]})", "heap ok (1,2) | 3"]
+    return lines
+
+
+def part(graph, chip):
+    """Return the part of a graph for the chip, as its file names it."""
+    from lingeronnx.run.parts import parts_of
+
+    (alone,) = parts_of(chip.named(graph), chip).chip
+    return alone.graph
+
+
+@pytest.fixture(scope="module", params=["arcs", "venus"])
+def ran(request):
+    """A net with convolutions, pools, sums and products, quantized, and what a board printed in two runs of it."""
+    graph = nets.quantized(nets.residual(), platform=request.param, effort="fast").graph
+    return graph, request.param, board(graph, request.param) + board(graph, request.param)
+
+
+def test_lines_are_found_among_others():
+    """Prefixes, more columns, text that only looks like one."""
+    text = (
+        "hello\n[12:01] Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)| (16,3,3,3) | (3,3) | (1,1,1,1) | (1,1)\n"
+        "a | b | (c) | (d)\nprelu|7|(1, 4)|(1, 4)\nConv2dInt | 5230 | (1,3"
+    )
+    assert list(profile_lines(text)) == [
+        ProfileLine(2, "Conv2dInt", 5230, 3072, 16384),
+        ProfileLine(4, "prelu", 7, 4, 4),
+    ]
+
+
+def test_what_was_planted_is_foretold_after_the_fit(ran, tmp_path):
+    """Without noise each layer's cycles come back within half a percent, from the file that is written."""
+    graph, platform, lines = ran
+    (tmp_path / "board.log").write_text("\n".join(lines))
+    found = lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", clock=250)
+    assert (found.runs, found.missing) == (2, [])
+    assert found.row.median_error < 0.005
+    assert found.median_off > 0.1
+    assert found.row.clock_mhz == 250
+    time = lo.check(graph, timing=tmp_path / "timing.json", platform=platform).time
+    assert time.clock == 250
+    measured = {layer.name: layer.measured for layer in found.layers}
+    for layer in time.latency.layers:
+        if layer.priced:
+            assert layer.cycles + layer.moved == pytest.approx(measured[layer.node], rel=0.01, abs=20)
+
+
+def test_noise_is_told_as_the_range(tmp_path):
+    """A board that is 5 % off at random: the fit comes nearer to nodes that it has seen, and the range says so."""
+    graph = nets.quantized(nets.residual(), platform="venus", effort="fast").graph
+    (tmp_path / "board.log").write_text("\n".join(board(graph, "venus", noise=0.05)))
+    row = lo.profile_board(tmp_path / "board.log", graph).row
+    assert row.median_error < row.spread
+    assert 0.02 < row.spread < 0.15
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda lines: [], "no profile line"),
+        (lambda lines: ["\x00\xff" * 1000], "no profile line"),
+        (lambda lines: [*lines, "Conv2dInt | 5 | (1,7) | (1,7)"], "is no layer of the model"),
+        (lambda lines: lines[:4], "at least half are needed"),
+        (lambda lines: [line.replace("Conv2dInt", "FooInt") for line in lines], "FooInt with"),
+        (lambda lines: ["Conv2dInt | 99999999999999999999 | (1) | (1)"], "no profile line"),
+        (lambda lines: [f"Conv2dInt | 5 | ({'9' * 90}) | ({'9' * 90})"], "is no layer of the model"),
+        (lambda lines: [" ".join(lines) * 50], "at least half are needed"),
+    ],
+)
+def test_a_log_of_something_else_is_one_line(ran, tmp_path, spoil, told):
+    """Nothing is written."""
+    graph, platform, lines = ran
+    (tmp_path / "board.log").write_text("\n".join(spoil(lines)), errors="replace")
+    with pytest.raises(ConfigError, match=told) as caught:
+        lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", platform=platform)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert not (tmp_path / "timing.json").exists()
+
+
+def test_a_run_that_was_cut_off_counts_as_far_as_it_goes(ran, tmp_path):
+    """The second run lacks its end; a layer's cycles are the median of what is there."""
+    graph, platform, lines = ran
+    (tmp_path / "board.log").write_text("\n".join(lines[: -len(lines) // 4]))
+    found = lo.profile_board(tmp_path / "board.log", graph, platform=platform)
+    assert (found.runs, found.missing) == (2, [])
+
+
+def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
+    """Two families, three unknowns: exact where the nodes decide; a start that would be below 0 is 0."""
+    rng = random.Random(3)
+    works = [{"a": CallCost(100.0 * rng.randint(1, 9), float(rng.randint(10, 9000))),
+              "b": CallCost(50.0 * rng.randint(1, 9), float(rng.randint(10, 9000)))} for _ in range(40)]  # fmt: skip
+    nodes = [NodeWork(70 + 2 * w["a"].start + 3 * w["a"].rest + 4 * w["b"].start + 0.5 * w["b"].rest, w) for w in works]
+    row = fitted(nodes, "venus", "arcs", 1, None)
+    assert row.factors["a"].start == pytest.approx(2, rel=0.05)
+    assert row.factors["a"].rest == pytest.approx(3, rel=0.01)
+    assert row.factors["b"].rest == pytest.approx(0.5, rel=0.01)
+    assert row.median_error < 1e-3
+    less = fitted(
+        [NodeWork(max(w["a"].rest - w["a"].start, 1.0), {"a": w["a"]}) for w in works], "venus", "arcs", 1, None
+    )
+    assert less.factors["a"].start == 0
+    assert less.node == 0
+
+
+def test_one_node_gives_one_factor_for_all():
+    """What a single node cannot tell apart stays together."""
+    row = fitted([NodeWork(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None)
+    assert row.factors["a"].start == pytest.approx(3, rel=0.02)
+    assert row.factors["a"].rest == pytest.approx(3, rel=0.02)

@@ -1,0 +1,54 @@
+"""Prices that a board's row gives a chip: factors on the formulas of arcs, and the range that was measured."""
+
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError
+from lingeronnx.targets import by_name
+from lingeronnx.targets.latency import Latency
+from lingeronnx.targets.luna.timing.board_row import prices
+from lingeronnx.targets.luna.timing.kernels import KernelCall, cost
+from lingeronnx.targets.timing_row import TimingRow
+from tests import nets
+from tests.targets.test_timing_row import ROW
+
+ADD = KernelCall("add", {"n": 64, "in_bits": 8, "out_bits": 8})
+
+
+def test_a_factor_is_on_the_start_and_one_on_the_rest():
+    """An add of 64 bytes: 534 before the first element, 8 after; twice and one and a half times."""
+    row = prices(TimingRow(**ROW), by_name("venus"))
+    assert cost(ADD, row) == (2 * 534, 1.5 * 8)
+    copy = KernelCall("memcpy", {"n": 256})
+    assert sum(cost(copy, row)) == pytest.approx(498)  # a family that is not named is as on arcs
+
+
+@pytest.mark.parametrize(
+    ("change", "platform", "told"),
+    [
+        ({}, "arcs", "is of venus, the model is for arcs"),
+        ({"base": "mars"}, "venus", "corrects formulas of mars; known: arcs"),
+        ({"factors": {"vektor": {"start": 1, "rest": 1}}}, "venus", "no kernels 'vektor'; did you mean 'vector'"),
+    ],
+)
+def test_a_row_of_something_else_is_refused(change, platform, told):
+    """One line."""
+    with pytest.raises(ConfigError, match=told):
+        prices(TimingRow(**{**ROW, **change}), by_name(platform))
+
+
+def test_a_chip_with_a_row_has_a_time_with_the_range_that_was_measured():
+    """The host's cycles for each node are in it; a platform that is no chip takes no row."""
+    graph = nets.quantized(nets.plain(), platform="venus", effort="fast").graph
+    venus = by_name("venus").timed(TimingRow(**ROW))
+    time = lo.latency(graph, venus)
+    assert isinstance(time, Latency)
+    none = {**ROW, "node": 0.0}
+    free = lo.latency(graph, by_name("venus").timed(TimingRow(**none)))
+    assert time.luna == pytest.approx(free.luna + 900 * len(time.layers))
+    for layer in time.layers:
+        assert layer.low == pytest.approx(layer.cycles / 1.2)
+        assert layer.cycles * 1.2 <= layer.high * (1 + 1e-12)
+    assert venus.vendor.clock == 300
+    with pytest.raises(ConfigError, match="generic"):
+        by_name("generic").timed(TimingRow(**ROW))
