@@ -6,8 +6,9 @@
 --by quantizes FLOAT.onnx here, with the tool's defaults but for what its line says (onnxruntime: unsigned, and signed
 with channels; nncf where it is installed), on the first --samples of the calibration data. --quantized takes files as
 they are. One line for each: the metric that onnxruntime computes for the file, and that of our integers made from it,
-with its scales (with data, to choose between two powers of two) and with its weights alone; the SQNR of both against
-the float model. The last line is our own from the float model, the first the float model itself.
+with its scales (with data, to choose between two powers of two), with its weights alone, and as `quantize` chooses by
+what it measures; the SQNR of each against the float model. The last line is our own from the float model, the first the
+float model itself.
 """
 
 from __future__ import annotations
@@ -93,12 +94,15 @@ def main() -> None:
         for title, path in files:
             line(f"{title}, in onnxruntime", f"{score(path):.2f}  {fidelity(path):.1f} dB")
             for platform in args.platform:
-                for what, again in (("its scales", None), ("its weights alone", True)):
+                for what, again in (("its scales", False), ("its weights alone", True), ("as quantize chooses", None)):
                     made = lo.quantize(path, args.calib, platform=platform, requantize=again)
                     session = made.session()
                     ready = ", chip-ready" if made.report.chip_ready else ""
                     told = f"{score(session):.2f}  {fidelity(session):.1f} dB{ready}"
                     line(f"  -> {platform}, {what}", told)
+                    for note in made.report.notes if again is None else ():
+                        if "requantize" in note:
+                            print(f"     {note}", flush=True)
     for platform in args.platform:
         own = lo.quantize(args.model, args.calib, platform=platform).session()
         line(f"our own -> {platform}", f"{score(own):.2f}  {fidelity(own):.1f} dB")

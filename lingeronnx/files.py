@@ -31,7 +31,7 @@ except ImportError:  # Windows: no lock says whose a temporary is, so none is re
     fcntl = None
 
 __all__ = [
-    "checked_target", "chip_file", "folder", "making", "no_regular_file", "replacing", "renewing_folder",
+    "checked_target", "chip_file", "folder", "given_bytes", "making", "no_regular_file", "replacing", "renewing_folder",
     "replacing_folder", "scratch", "take_over", "write_text",
 ]  # fmt: skip
 
@@ -101,6 +101,23 @@ def no_regular_file(path: str | os.PathLike[str]) -> str | None:
     except OSError as error:
         return "a link to itself" if error.errno == errno.ELOOP else None
     return next((what for test, what in _KINDS if test(mode)), None)
+
+
+def given_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
+    """Return what is in a user's file of at most so many bytes; `what` it is, such as "the log".
+
+    ConfigError for one that cannot be read, is larger, or is no regular file.
+    """
+    name = os.fspath(path)
+    if (kind := no_regular_file(path)) is not None:
+        raise ConfigError(f"cannot read {what} {name}: it is {kind}, no regular file")
+    try:
+        size = os.stat(path).st_size
+        if size > most:
+            raise ConfigError(f"{what} {name} has {size:,} bytes; at most {most:,} are read")
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {what} {name}: {error.strerror}") from error
 
 
 def chip_file(path: Path) -> Path:

@@ -16,7 +16,9 @@ import numpy as np
 from .errors import ConfigError
 from .flow import (
     Compared,
+    Prepared,
     QuantizedModel,
+    better_of,
     compared,
     measured,
     plan_for,
@@ -101,7 +103,9 @@ def quantize(
     progress
         Called with (what is being done, samples done, samples in all or None).
     settings
-        Further fields of `QuantConfig`, such as bits or effort. With state = {output: input}, an item of `calib` is one
+        Further fields of `QuantConfig`, such as bits or effort. A model that another tool has quantized is quantized
+        twice, its scales kept and its weights alone, and the better is taken; requantize = True or False says which of
+        the two it shall be. With state = {output: input}, an item of `calib` is one
         call of a model that is fed its own states.
 
     Returns
@@ -118,20 +122,21 @@ def quantize(
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
-    start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
+    start = plan if isinstance(plan, Encodings) else None
     prepared = with_cells(prepare(model, calib, config, {**given, **settings}, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
         raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
-    planned = plan_for(prepared, own, progress)
-    best = compared(prepared, planned, refined(planned, progress=progress), progress)
-    best = best if plan is not None else with_best_ends(best, progress)
-    if prepared.conf.effort == "best":
-        best = with_best_effort(best, progress)
-    finer = with_finer_scales(best, progress) if goal is None else None
-    best = without_losing_stages(best, progress) if finer is None else finer
-    best = best if plan is not None else _in_parts(best, progress)
+    best = _best(prepared, plan, goal is not None, progress)
+
+    def anew(samples: Mapping[str, np.ndarray] | None) -> Compared:
+        data = calib if samples is None else samples
+        again = prepare(model, data, config, {**given, **settings, "requantize": True})
+        return _best(with_cells(again), None, False, progress)
+
+    if goal is None and plan is None:
+        best = better_of(best, anew)
     if goal is None:
         result = best.checked
     else:
@@ -158,6 +163,18 @@ def _in_parts(best: Compared, progress: Progress | None) -> Compared:
     if moved.prepared.conf.effort == "best":
         moved = with_best_effort(moved, progress)
     return without_losing_stages(moved, progress)
+
+
+def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progress: Progress | None) -> Compared:
+    """Return the best quantization that is found without a wish; goal : whether one begins with it."""
+    planned = plan_for(prepared, None if isinstance(plan, Encodings) else plan, progress)
+    best = compared(prepared, planned, refined(planned, progress=progress), progress)
+    best = best if plan is not None else with_best_ends(best, progress)
+    if prepared.conf.effort == "best":
+        best = with_best_effort(best, progress)
+    finer = with_finer_scales(best, progress) if not goal else None
+    best = without_losing_stages(best, progress) if finer is None else finer
+    return best if plan is not None else _in_parts(best, progress)
 
 
 def _goal(

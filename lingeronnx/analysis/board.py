@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from ..errors import ConfigError, words_of
-from ..files import write_text
+from ..files import given_bytes, write_text
 from ..graph import ir
 from ..run.integer.runner import target_of
 from ..run.parts import parts_of
@@ -16,7 +15,7 @@ from ..targets.board_profile import BoardProfile
 
 __all__ = ["profile_board"]
 
-_LARGEST = 64_000_000  # bytes of a log
+_LARGEST = 16_000_000  # bytes of a log
 
 
 def profile_board(
@@ -38,7 +37,7 @@ def profile_board(
     graph = ir.opened(model)
     target = TimeWish(clock=clock).target(target_of(graph) if platform is None else by_name(platform))
     words = words_of(packer_args) if isinstance(packer_args, str) else packer_args
-    text = _text(log)
+    text = given_bytes(log, "the log", _LARGEST).decode(errors="replace")
     if not target.packs:
         raise ConfigError(f"a board's log is of a chip; {target.name} is none")
     parts = parts_of(target.named(graph), target).chip
@@ -48,15 +47,3 @@ def profile_board(
     if output is not None:
         write_text(output, profile.row.model_dump_json(indent=2) + "\n")
     return profile
-
-
-def _text(log: str | os.PathLike[str]) -> str:
-    try:
-        size = Path(log).stat().st_size
-        if size > _LARGEST:
-            raise ConfigError(
-                f"the log {os.fspath(log)} has {size:,} bytes; at most {_LARGEST:,}: give a few runs of it"
-            )
-        return Path(log).read_bytes().decode(errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot read the log {os.fspath(log)}: {error.strerror}") from error

@@ -136,27 +136,20 @@ def verify(
     ours = found[sample]
     dumped, notes = _read(graph, ours, dump, log, given[0])
     pairs, unknown, more = _matched(graph, ours, dumped)
-    hosts = {one.tensor: one for one in host_dumps(graph, ours, [one for one in dumped if one.name in unknown])}
-    unknown = [name for name in unknown if name not in {one.shown.name for one in hosts.values()}]
+    hosts = {one.tensor: one for one in host_dumps(graph, ours, unknown)}
+    strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
     if not pairs and not hosts:
-        raise DataError(
-            f"none of the {len(dumped)} tensors shown is in the graph, such as '{dumped[0].name}': is it another model?"
-        )
-    different = [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
-    different = _ordered(graph, [*(name for name, one in hosts.items() if one.off.any()), *different])
-    first = None
+        raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}': is it another model?")
+    wrong = [name for name, one in hosts.items() if one.off.any()]
+    wrong += [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
+    different, first = _ordered(graph, wrong), None
     if different and different[0] in hosts:
         first = _of_host(graph, hosts[different[0]])
     elif different:
-        labels = {sample - 1: "sample before", sample + 1: "sample after"}
-        others = {label: found[number] for number, label in labels.items() if number in found}
-        first = _explained(graph, ours, others, different[0], pairs)
+        first = _explained(graph, ours, _others(found, sample), different[0], pairs)
         first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
-    hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
-    unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
-    return Verification(
-        not different, (*pairs, *hosts), tuple(different), first, tuple(unknown), tuple(unseen), (*notes, *more)
-    )
+    unseen = _unseen(graph, ours, pairs)
+    return Verification(not different, (*pairs, *hosts), different, first, tuple(strange), unseen, (*notes, *more))
 
 
 _Path = str | os.PathLike[str]
@@ -176,8 +169,10 @@ def _read(
     return read_outputs(Path(output), outputs), []
 
 
-def _matched(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> tuple[dict[str, Dumped], list[str], list[str]]:
-    """Return what was shown of which tensor, in graph order; names shown that the graph has not; notes."""
+def _matched(
+    graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]
+) -> tuple[dict[str, Dumped], list[Dumped], list[str]]:
+    """Return what was shown of which tensor, in graph order; what is shown that the chip has not; notes."""
     known: dict[str, list[str]] = {}
     for name in ours.integers:
         if name in graph.operators:
@@ -185,12 +180,13 @@ def _matched(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> tuple[d
         if name in graph.entries:  # the graph input's own name survives its Quant
             known.setdefault(short(graph.device[graph.entries[name]]), []).append(name)
     pairs: dict[str, Dumped] = {}
-    unknown, notes = [], []
+    unknown: list[Dumped] = []
+    notes: list[str] = []
     for shown in dumped:
         names = known.get(short(shown.name), [])
         fitting = [n for n in names if shown.dims is None or shown.dims == ours.integers[n].shape] or names
         if not fitting:
-            unknown.append(shown.name)
+            unknown.append(shown)
             continue
         if len(fitting) > 1:
             notes.append(f"{shown.where}: {len(fitting)} tensors have that name after its cut; left out")
@@ -199,11 +195,21 @@ def _matched(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> tuple[d
     return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
 
 
-def _ordered(graph: Graph, names: Sequence[str]) -> list[str]:
+def _others(found: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
+    labels = {sample - 1: "sample before", sample + 1: "sample after"}
+    return {label: found[number] for number, label in labels.items() if number in found}
+
+
+def _unseen(graph: Graph, ours: SampleRun, pairs: Mapping[str, Dumped]) -> tuple[str, ...]:
+    hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
+    return tuple(n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden)
+
+
+def _ordered(graph: Graph, names: Sequence[str]) -> tuple[str, ...]:
     """Return `names` in the order in which the graph computes them, what it computes not first; each once."""
     made = [name for node in graph.proto.graph.node for name in node.output]
     place = {name: index for index, name in enumerate(made)}
-    return sorted(dict.fromkeys(names), key=lambda name: place.get(name, -1))
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: place.get(name, -1)))
 
 
 def _of_host(graph: Graph, one: HostDump) -> TensorDifference:

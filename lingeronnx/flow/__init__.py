@@ -18,6 +18,7 @@ from .planning import Observed, Planned, assign_scales, observe_model, plan_for,
 from .prepare import Prepared, need_data, need_scales, normalised, prepare, synthetic
 from .report import Compared, QuantizedModel, Written, compared, complete, measured
 from .trials import (
+    better_of,
     with_best_effort,
     with_best_ends,
     with_cells,
@@ -32,6 +33,7 @@ __all__ = [
     "Observed",
     "Planned",
     "Prepared",
+    "better_of",
     "QuantizedModel",
     "Written",
     "assign_scales",

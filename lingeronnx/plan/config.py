@@ -84,7 +84,7 @@ class QuantConfig(BaseModel):
     memory: float = Field(default=0.5, gt=0)
     seed: int = 0
     notes: Literal["short", "full"] = "short"
-    requantize: bool = False
+    requantize: bool | None = None
     debug_dump: str | None = None
     clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
     budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")

@@ -157,6 +157,7 @@ def _report() -> _Schema:
             "findings": _told(_many(_finding()), "what the packer or the chip has against the graph"),
             "cost": _told(_maybe(_cost()), "on the chip; sizes in bytes"),
             "time": _told(_time(), "of one call on the chip"),
+            "cycles": _told(_maybe(_saved()), "of a call before and after other forms of the same integers"),
             "names": _told(_named(_TEXT), "tensors with another name in the file"),
             "outputs": _told(_named(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"),
             "parts": _told(
@@ -175,7 +176,7 @@ def _report() -> _Schema:
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
         # Those behind the first are younger than 0.1.
-        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "merges", "written"),
+        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "cycles", "merges", "written"),
     )
 
 
@@ -237,6 +238,11 @@ def _time() -> _Schema:
             "cycles": _maybe(run),
         }
     )
+
+
+def _saved() -> _Schema:
+    ends = {"before": _COUNT, "after": _COUNT}
+    return _record({**ends, "platform": _TEXT, "assumed": _told(_TRUTH, "by another chip's prices")})
 
 
 def _accuracy() -> _Schema:

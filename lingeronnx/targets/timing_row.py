@@ -6,12 +6,12 @@ Knows no kernel: a vendor says which families of kernels there are, and what a f
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import ConfigError
+from ..files import given_bytes
 
 __all__ = ["FamilyFactor", "TimingRow", "read_timing"]
 
@@ -52,16 +52,11 @@ class TimingRow(BaseModel):
 
 def read_timing(path: str | os.PathLike[str]) -> TimingRow:
     """Return the row in the file at `path`; ConfigError for a file that cannot be read or holds something else."""
-    where = f"the timing file {os.fspath(path)}"
+    text = given_bytes(path, "the timing file", _LARGEST)
     try:
-        if Path(path).stat().st_size > _LARGEST:
-            raise ConfigError(f"{where} has more than {_LARGEST:,} bytes: profile-board -o writes such files")
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {where}: {error.strerror}") from error
-    try:
-        return TimingRow.model_validate_json(text, strict=False)
+        return TimingRow.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{where}: {f'{place}: ' if place else ''}{first['msg']}") from error
+        where = f"{os.fspath(path)}: {place}" if place else os.fspath(path)
+        raise ConfigError(f"the timing file {where}: {first['msg']}") from error

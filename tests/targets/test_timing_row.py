@@ -50,5 +50,5 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
     """Nobody writes such a file by profile-board."""
     path = tmp_path / "timing.json"
     path.write_bytes(b" " * 1_000_001)
-    with pytest.raises(ConfigError, match="more than 1,000,000 bytes"):
+    with pytest.raises(ConfigError, match="has 1,000,001 bytes; at most 1,000,000 are read"):
         read_timing(path)

@@ -88,10 +88,10 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     help="Names and attributes of the graph: generation 1, or 3, or standard ONNX, as by convert.",
 )
 @click.option(
-    "--requantize",
-    is_flag=True,
+    "--requantize/--no-requantize",
     default=None,
-    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, not its scales.",
+    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, or keep its "
+    "scales. Default: with calibration data both are measured, and the better is taken.",
 )
 @click.option(
     "--plan",

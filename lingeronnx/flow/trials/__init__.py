@@ -4,18 +4,21 @@
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
     with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
     without_losing_stages -> Compared  without moved ranges or refinement, likewise
+    better_of -> Compared            of a model that is quantized already: its scales, or its weights alone
     with_chip_parts -> Compared      what a part for the chip is refused for, or is not worth it, left to the host
 
 Owns: what counts as evidence. Must not know: files, how a result is reported.
 """
 
 from .best_effort import with_best_effort
+from .brought_scales import better_of
 from .chip_parts import with_chip_parts
 from .host_offload import with_best_ends, with_cells
 from .scale_granularity import with_finer_scales
 from .stage_ablation import without_losing_stages
 
 __all__ = [
+    "better_of",
     "with_best_effort",
     "with_best_ends",
     "with_cells",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...graph import ir, operators
 from ...plan import Plan
 from ...run.data import Progress
 from ..assign.shared_scales import shared_scales, tops
@@ -20,7 +19,7 @@ from ..planning.plan_record import Planned
 from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
 from .cross_validation import FEWEST, CrossValidation, TriedPlan
-from .evidence import CAP
+from .evidence import CAP, measured_tensors
 from .gains import ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
 from .output_widths import finer, widened
@@ -29,7 +28,6 @@ __all__ = ["with_best_effort"]
 
 _CLEAR = 0.02  # dB that a method gains at least
 _STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
-_CURVES = operators.SHARES | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
 
 def with_best_effort(compared_model: Compared, progress: Progress | None = None) -> Compared:
@@ -46,7 +44,7 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
         return compared_model.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)
-    trials = CrossValidation(prepared, planned, feeds, count, _measured(planned))
+    trials = CrossValidation(prepared, planned, feeds, count, measured_tensors(planned))
     first = best = trials.start(planned, Methods(), progress)
     notes = []
     for name, least, method in _METHODS:
@@ -86,17 +84,6 @@ def _score(compared_model: Compared) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
     levels = [min(output["sqnr"], CAP) for output in compared_model.fidelity.outputs.values()]
     return min(levels, default=CAP), sum(levels) / max(len(levels), 1)
-
-
-def _measured(planned: Planned) -> list[str]:
-    """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
-    kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
-    names = []
-    for value in planned.original.graph.outputs:
-        maker = value.producer()
-        source = "" if maker is None or maker.op_type not in _CURVES else ir.read_name(maker)
-        names.append(source if source in kept else str(value.name))
-    return list(dict.fromkeys(names))
 
 
 # ---- methods -----------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from ..report.comparison import Compared
 from ..report.fidelity import Fidelity
 from .gains import Gain, gain
 
-__all__ = ["FEWEST", "TriedPlan", "CrossValidation"]
+__all__ = ["FEWEST", "TriedPlan", "CrossValidation", "squares"]
 
 _PERIOD, _PARTS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
 _FIRST = 2  # parts that weights are refined for before a trial may end
@@ -131,7 +131,7 @@ class CrossValidation:
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
             values = {name: a if q is None else q.real(a) for name, a, q in have}
             count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
-            errors.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+            errors.append(squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         release()
         return np.hstack(errors)
 
@@ -160,7 +160,7 @@ class CrossValidation:
         return self._floats[k]
 
 
-def _squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
+def squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
     single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
     if any(array is None for array in single):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 
 from ...graph import ir, operators
+from ..planning.plan_record import Planned
 from ..report.comparison import Compared
 from .gains import ERRORS, gain
 
-__all__ = ["CAP", "gained", "is_better", "is_evidence", "level", "levels"]
+__all__ = ["CAP", "CLEAR", "gained", "is_better", "is_evidence", "level", "levels", "measured_tensors"]
 
 CAP = 100.0  #: dB: beyond that nothing is gained
-_CLEAR = 0.2  # dB of the mean SQNR of the outputs
+CLEAR = 0.2  #: dB of the mean SQNR of the outputs
 _ROWS = 500  # of a Softmax
+_CURVES = operators.SHARES | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
 
 def is_evidence(compared_model: Compared) -> bool:
@@ -47,7 +49,7 @@ def is_better(old: Compared, new: Compared) -> bool:
     """Whether the outputs are clearly nearer, and by more than chance; what is not finite by now has no chance."""
     chance = gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0).error
     value = gained(old, new)
-    return value >= _CLEAR and not value <= ERRORS * chance
+    return value >= CLEAR and not value <= ERRORS * chance
 
 
 def gained(old: Compared, new: Compared) -> float:
@@ -68,3 +70,14 @@ def levels(compared_model: Compared) -> list[float]:
 def level(sqnr: float) -> float:
     """Return the level that counts: what is not finite in the integer graph alone is the worst."""
     return -CAP if sqnr != sqnr else max(min(sqnr, CAP), -CAP)
+
+
+def measured_tensors(planned: Planned) -> list[str]:
+    """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
+    kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
+    names = []
+    for value in planned.original.graph.outputs:
+        maker = value.producer()
+        source = "" if maker is None or maker.op_type not in _CURVES else ir.read_name(maker)
+        names.append(source if source in kept else str(value.name))
+    return list(dict.fromkeys(names))

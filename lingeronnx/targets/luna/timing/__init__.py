@@ -16,7 +16,7 @@ from .kernels import CallCost, KernelCall, cost, family
 from .timeline import slots
 from .work import Node, NodeWork, Operand, work_of
 
-__all__ = ["latency", "node_of", "spent", "upper_end"]
+__all__ = ["latency", "spent", "upper_end"]
 
 #: The NPU reads 64 bits a cycle by its kernels' formulas; its copies, which were measured, read 57.
 _SLOWEST = 64 / 57
@@ -68,7 +68,7 @@ class _Sum:
     @classmethod
     def of(cls, net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> _Sum:
         """Add up what a node calls."""
-        work = work_of(node_of(net, step, options))
+        work = work_of(_node(net, step, options))
         whole, overhead, slowest, calls = prices.node, prices.node, prices.node, 0
         rest = []
         for call in work.calls:
@@ -118,7 +118,7 @@ def _operand(tensor: NetTensor) -> Operand:
     return Operand(tensor.shape, tensor.width * 8, tensor.scale)
 
 
-def node_of(net: Net, step: NetStep, options: Options) -> Node:
+def _node(net: Net, step: NetStep, options: Options) -> Node:
     """Return a step as what calls kernels."""
     inputs = [_operand(net.tensors[name]) for name in step.inputs]
     outputs = [_operand(net.tensors[name]) for name in step.outputs]
@@ -146,7 +146,7 @@ def _moves(net: Net, step: NetStep, memory: MemoryPlan) -> list[KernelCall]:
 
 def spent(net: Net, step: NetStep, options: Options, memory: MemoryPlan, prices: Prices) -> dict[str, CallCost] | None:
     """Return the cycles of a node by family of kernels, its copies included; None where some of it has no price."""
-    work, total = work_of(node_of(net, step, options)), dict[str, CallCost]()
+    work, total = work_of(_node(net, step, options)), dict[str, CallCost]()
     if work.unpriced or _read_in_place(net, step, options, memory):
         return None
     for call in [*work.calls, *_moves(net, step, memory)]:
