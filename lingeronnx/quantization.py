@@ -178,6 +178,16 @@ def _narrowest(config: QuantConfig | str | os.PathLike[str] | None, settings: Ma
     return {"weight_bits": min(by_name(conf.platform).weight_widths)} if conf.weight_bits == AUTO else {}
 
 
+def _in_parts(best: Compared, progress: Progress | None) -> Compared:
+    """Return `best` with what no part for the chip can do on the host; what moved is a model to choose methods for."""
+    moved = with_chip_parts(best, progress)
+    if moved is best:
+        return best
+    if moved.prepared.conf.effort == "best":
+        moved = with_best_effort(moved, progress)
+    return without_losing_stages(moved, progress)
+
+
 def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progress: Progress | None) -> Compared:
     """Return the best quantization that is found without a wish; goal : whether one begins with it."""
     planned = plan_for(prepared, None if isinstance(plan, Encodings) else plan, progress)
@@ -187,7 +197,7 @@ def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progres
         best = with_best_effort(best, progress)
     finer = with_finer_scales(best, progress) if not goal else None
     best = without_losing_stages(best, progress) if finer is None else finer
-    return best if plan is not None else with_chip_parts(best, progress)
+    return best if plan is not None else _in_parts(best, progress)
 
 
 def _goal(

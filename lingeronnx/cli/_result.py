@@ -30,6 +30,7 @@ def show_result(model: Path, done: Written, as_json: bool, deployed: Deployment 
                 "chip_part": done.chip,
                 "chip_parts": list(done.parts),
                 "plan": done.plan,
+                "written": list(done.files),
                 **done.report.to_dict(),
                 **({} if deployed is None else {"deployment": deployed.to_dict()}),
             }

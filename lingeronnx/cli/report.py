@@ -99,6 +99,8 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
     print_line(console, "written", f"{done.graph} ({size_text(done.graph)})")
     if done.chip is not None:
         print_line(console, "for the packer", f"{done.chip} ({size_text(done.chip)}), without the host part")
+    for path in done.parts:
+        print_line(console, "for the packer", f"{path} ({size_text(path)})")
 
 
 def _decides(report: Report, most: int) -> list[_Row]:
@@ -107,9 +109,10 @@ def _decides(report: Report, most: int) -> list[_Row]:
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
     runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs else []
+    why = [("why not", line, "red") for line in few(report.why_not, most)]
+    fewer = [("fewer parts", line, "") for line in few(list(map(str, report.merges)), most)]
     slow = [("too slow", str(finding), "red") for finding in report.time.findings]
-    against = [("why not", line, "red") for line in few(report.why_not, most)]
-    return [*runs, ("chip-ready", ready, style), *against, *slow]
+    return [*runs, ("chip-ready", ready, style), *why, *slow, *fewer]
 
 
 def _rows(report: Report, most: int) -> list[_Row]:

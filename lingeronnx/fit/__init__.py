@@ -21,6 +21,7 @@ from .resize import repeat_elements
 from .unroll import unroll
 from .windows.average import split_average
 from .windows.channels import split_channels
+from .windows.deconv_groups import separate_groups
 from .windows.depthwise import split_depthwise
 from .windows.dilation import expand_dilation
 from .windows.enlarge import enlarge_kernel
@@ -44,6 +45,7 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("split-max-pool", split_max_pool),
     FitRewrite("split-map", split_map),
     FitRewrite("split-channels", split_channels),
+    FitRewrite("separate-groups", separate_groups),
     FitRewrite("unroll", unroll),
     FitRewrite("smaller-input", smaller_input),
     FitRewrite("distance-to-bound", distance_to_bound),

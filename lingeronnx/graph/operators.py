@@ -26,7 +26,7 @@ __all__ = [
     "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVED_AXES", "MOVES",
     "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "NORMS", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
     "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED", "SHARES",
-    "SIZED_BY", "SIZES", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Movement", "Operator",
+    "SIZED_BY", "SIZES", "STAND_INS", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Movement", "Operator",
 ]  # fmt: skip
 
 
@@ -301,6 +301,12 @@ BROADCAST = _all(lambda op: op.pair or op.broadcasts)
 #: Before opset 7 attributes said how these broadcast.
 NAMED_BROADCAST = _all(lambda op: op.named_broadcast)
 ACTIVATIONS = _all(lambda op: op.activation)
+#: Activation -> those that are trained in its place where a chip has it not, the most alike first.
+STAND_INS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "Celu": ("Relu",), "Elu": ("Relu",), "Gelu": ("HardSwish", "Relu"), "Mish": ("HardSwish", "Relu"),
+    "PRelu": ("LeakyRelu", "Relu"), "Selu": ("Relu",), "Silu": ("HardSwish", "Relu"), "Softplus": ("Relu",),
+    "Softsign": ("Tanh", "HardSigmoid"), "Swish": ("HardSwish", "Relu"), "ThresholdedRelu": ("Relu",),
+})  # fmt: skip
 HOMOGENEOUS = _all(lambda op: op.homogeneous)
 NEVER_NEGATIVE = _all(lambda op: op.positive)
 

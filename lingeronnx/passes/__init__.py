@@ -71,6 +71,7 @@ from .layers.explicit_pads import explicit_pads
 from .layers.layer_behind import batch_norm_behind, layer_behind
 from .layers.layer_norm import layer_norm
 from .layers.linear import linear
+from .layers.plain_conv import plain_conv
 from .layers.recurrent import is_batch_first, recurrent, time_first
 from .layers.scaled_product import scaled_product
 from .layers.sequence_pool import sequence_pool
@@ -143,6 +144,7 @@ PASSES = (
     Pass("channels", channels, _ALL, ensures=_ALL),
     Pass("layout", layout, _ALL, ensures=_ALL),
     Pass("backward", backward, _ALL, ensures=_ALL),
+    Pass("plain-conv", plain_conv, _ALL, ensures=_ALL),
     Pass("explicit-pads", explicit_pads, _ALL, ensures=_ALL),
     Pass("hard-swish", hard_swish, _ALL, ensures=_ALL),
     Pass("layer-norm", layer_norm, _ALL, ensures=_ALL),

@@ -119,6 +119,10 @@ def _part() -> _Schema:
     return _record({**words, "chip": _TRUTH, "runs": _TRUTH, **sizes, **names, "findings": _many(_finding())})
 
 
+def _merge() -> _Schema:
+    return _record({"operator": _TEXT, **dict.fromkeys(("nodes", "chips", "instead"), _many(_TEXT))})
+
+
 def _report() -> _Schema:
     node = _record({"node": _TEXT, "op_type": _TEXT, "why": _TEXT, "macs": _COUNT})
     part = {**dict.fromkeys(("axis", "first", "last"), _COUNT), "cosine": _maybe(_NUMBER), "sqnr": _maybe(_NUMBER)}
@@ -130,6 +134,7 @@ def _report() -> _Schema:
             "chip_part": _told(_maybe(_TEXT), "the file for the packer, where the host computes a part"),
             "chip_parts": _told(_many(_TEXT), "the files for the packer, where the chip runs several parts"),
             "plan": _told(_maybe(_TEXT), "the file of --save-plan"),
+            "written": _told(_many(_TEXT), "all files that were written"),
             "platform": _TEXT,
             "mode": {"enum": ["q-value", "max-value"]},
             "layers": _told(_named(_COUNT), "integer operators, and how many of each"),
@@ -147,6 +152,7 @@ def _report() -> _Schema:
             "packer_args": _TEXT,
             "program": _told(_many(_part()), "the parts in which it runs, where float operators cut the chip's work"),
             "runs": _told(_TEXT, "the same as a line, empty where nothing is cut"),
+            "merges": _told(_many(_merge()), "what would let float operators between its parts be the chip's"),
             "notes": _many(_TEXT),
             "findings": _told(_many(_finding()), "what the packer or the chip has against the graph"),
             "cost": _told(_maybe(_cost()), "on the chip; sizes in bytes"),
@@ -170,7 +176,7 @@ def _report() -> _Schema:
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
         # Those behind the first are younger than 0.1.
-        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "cycles"),
+        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "cycles", "merges", "written"),
     )
 
 

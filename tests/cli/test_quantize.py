@@ -72,9 +72,21 @@ def test_the_part_for_the_packer_is_written_beside(here: Here) -> None:
     shown = here.json("quantize", "soft.onnx", "--calib", "calib.npz")
     assert shown["chip_part"] == "soft_quant_chip.onnx"
     assert "soft_quant_chip.onnx" in shown["packer"]
+    assert shown["written"] == ["soft_quant.onnx", "soft_quant_chip.onnx"]
     part = onnx.load(here.folder / "soft_quant_chip.onnx")
     assert [node.op_type for node in part.graph.node][-2:] == ["Reshape", "Dequant"]
     assert [value.name for value in part.graph.output] == ["g"]
+
+
+def test_all_files_of_a_model_in_parts_are_told(here: Here) -> None:
+    """By `quantize --json` and in its text; `check` foretells the parts in the same words."""
+    write_model(here.folder / "gap.onnx", GAP)
+    shown = here.json("quantize", "gap.onnx", "--calib", "calib.npz", "--save-plan", "plan.json")
+    assert shown["written"] == ["gap_quant.onnx", "gap_quant_chip1.onnx", "gap_quant_chip2.onnx", "plan.json"]
+    assert set(shown["written"]) <= set(here.files())
+    foretold = json.loads(here("check", "gap.onnx", "--json").stdout)
+    assert (foretold["runs"], foretold["crossings"]) == (shown["runs"], 2)
+    assert foretold["merges"] == shown["merges"]
 
 
 def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:

@@ -25,10 +25,10 @@ def pool(kind, shape, **attributes):
     return net.graph(net.node(kind, "x", out="y", **attributes))
 
 
-def transposed(shape, weight):
+def transposed(shape, weight, **attributes):
     net = Net(*shape)
     held = net.const(net.rng.standard_normal(weight).astype(np.float32))
-    return net.graph(net.node("ConvTranspose", "x", held, out="y", strides=[2], pads=[1, 1]))
+    return net.graph(net.node("ConvTranspose", "x", held, out="y", **attributes))
 
 
 def doubled(shape):
@@ -45,8 +45,10 @@ OWN = {
                         ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]),
     "other-stride": (lambda: conv((2, 9, 8), (3, 2, 4, 3), strides=[3, 1], pads=[1] * 4), VENUS,
                      ["Reshape", "Transpose", "Reshape", "Conv"]),
-    "phases-of-lines": (lambda: transposed((3, 7), (3, 2, 4)), VENUS,
+    "phases-of-lines": (lambda: transposed((3, 7), (3, 2, 4), strides=[2], pads=[1, 1]), VENUS,
                         ["Conv", "Reshape", "Transpose", "Reshape", "Slice"]),
+    "separate-groups": (lambda: transposed((4, 3, 9), (4, 3, 1, 5), strides=[1, 2], pads=[0, 2, 0, 1], group=2), VENUS,
+                        ["Slice", "ConvTranspose"] * 2 + ["Concat"]),
     "enlarge-kernel": (lambda: conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"]),
     "explicit-pad": (lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"]),
     "split-kernel": (lambda: conv((3, 30, 30), (4, 3, 1, 13)), VENUS, None),

@@ -27,6 +27,7 @@ from tests.passes.helpers import feeds, graph, ops, outputs, rand
 #: Where names of operators stand together -> why that is no fact about operators.
 REASONS = {
     "lingeronnx/graph/operators.py:OPERATORS": "the table",
+    "lingeronnx/graph/operators.py:STAND_INS": "which activations are trained in place of which, beside the table",
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
     "lingeronnx/flow/trials/host_offload.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
     "lingeronnx/flow/trials/host_offload.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",

@@ -11,7 +11,7 @@ from ...graph import ir
 from ...ops import Violation, float_op
 from ...ops.macs import macs
 from ...targets import UNASKED, Target, TimeWish
-from .forecast import packed_ahead
+from .forecast import forecast
 from .report import Check, WorkedAround
 from .violations import OTHER, violation
 
@@ -30,7 +30,7 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish
         mended = ir.clone(model)
         fitted = fit(mended, target)
         remaining = _float_violations(mended, target)[0] if fitted else violations
-    choice, formed = packed_ahead(mended, target)
+    ahead = forecast(mended, target)
     met = []
     seen = [(str(node.name), target.vendor.met(node, target)) for node in model.graph]
     for fault in target.faults:
@@ -46,9 +46,13 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish
         host_part=host,
         faults=met,
         notes=list(notes),
-        choice=choice,
-        formed=formed,
-        time=wish.told(target, [choice.verdict] if choice is not None else (), host=bool(host)),
+        choice=ahead.choice,
+        formed=ahead.formed,
+        program=ahead.program,
+        on_host=ahead.host,
+        share=ahead.share,
+        merges=ahead.merges,
+        time=wish.told(target, [ahead.choice.verdict] if ahead.choice is not None else (), host=bool(host)),
     )
 
 

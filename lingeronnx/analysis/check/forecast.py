@@ -3,42 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from ...emit import Lowered
 from ...errors import ConstraintError, ModelError
 from ...flow.assign import ScaleChoice, assign, shared_scales
 from ...flow.factor_groups import partition_with_clips
 from ...flow.lower import lower
 from ...flow.partition import Partition, partition
-from ...flow.report import float_nodes
+from ...flow.prepare.states import recurrences
+from ...flow.report import FloatNode, float_nodes
+from ...flow.report.merges import Merge, merges
+from ...flow.report.program import ProgramReport, program_of
+from ...flow.trials.departures import ROUNDS, Departures
 from ...formats import CLIP
 from ...graph import ir
+from ...ops.macs import macs
 from ...plan.config import QuantConfig
 from ...run.part import chip_part
 from ...targets import ArgumentChoice, Fitted, Target
 
-__all__ = ["packed_ahead"]
+__all__ = ["Forecast", "forecast"]
 
 
-def packed_ahead(model: ir.Graph, target: Target) -> tuple[ArgumentChoice | None, Sequence[Fitted]]:
-    """Return what becomes of the normalised and fitted float `model` on a chip, and what is done after lowering.
+@dataclass(frozen=True)
+class Forecast:
+    """What becomes of a float model on a chip.
 
-    The scales are placeholders: a guess for every activation, made to agree as the chip asks. None for a row without a
-    packer, where nothing becomes integer, or where float nodes stand between integer ones.
+    choice : the verdict on it as one part, None where float operators stand between integer ones. formed : what is done
+    after lowering. program : the parts in which it runs otherwise, empty where it is chip-ready. host : the float
+    operators between its integer ones then, and in front of and behind them. share : of the multiply-accumulates on the
+    chip, 0 to 1. merges : what would let float operators between its parts be the chip's.
+    """
+
+    choice: ArgumentChoice | None = None
+    formed: Sequence[Fitted] = ()
+    program: ProgramReport = field(default_factory=ProgramReport)
+    host: Sequence[FloatNode] = ()
+    share: float = 1.0
+    merges: Sequence[Merge] = ()
+
+
+def forecast(model: ir.Graph, target: Target) -> Forecast:
+    """Return what becomes of the normalised and fitted float `model`; nothing for a row without a packer.
+
+    The scales are placeholders: a guess for every activation, made to agree as the chip asks. What `quantize` leaves to
+    the host by evidence stays on the chip here.
     """
     parts = partition_with_clips(model, target, {}, 8)
-    if not target.packs or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
-        return None, []
+    if not target.packs or not parts.ops:
+        return Forecast()
+    between = bool(float_nodes(model, parts.floats, parts.inside)[0])
+    if between and (steps := recurrences(model)):
+        parts = partition_with_clips(model, target, {**parts.floats, **steps}, 8)
+    choice, formed, program = None, list[Fitted](), ProgramReport()
+    for left in reversed(range(ROUNDS)):
+        lowered = _lowered(parts, target)
+        if lowered is None:
+            return Forecast(choice, formed)
+        graph = lowered.graph
+        if not float_nodes(model, parts.floats, parts.inside)[0]:
+            graph, done = target.finish(graph)
+            verdict = target.verdict(chip_part(target.named(graph), target))
+            if choice is None and not between:
+                choice, formed = verdict, list(done)
+            if verdict is choice and verdict.verdict.chip_ready:
+                return Forecast(choice, formed)
+        names = target.vendor.names(graph)
+        program, _ = program_of(graph, target, names)
+        more = Departures(program, parts, lowered, names.tensors).found(last=not left)
+        if not more:
+            break
+        parts = partition_with_clips(model, target, {**parts.floats, **more}, 8)
+        if not parts.ops:
+            return Forecast(choice, formed)
+    fallbacks, host = float_nodes(model, parts.floats, parts.inside)
+    work = sum(macs(node) for node in model.graph)
+    share = sum(macs(node) for node, _ in parts.nodes) / work if work else 1.0
+    fewer = merges([entry.node for entry in fallbacks], model, target)
+    return Forecast(choice, formed, program, [*fallbacks, *host], share, fewer)
+
+
+def _lowered(parts: Partition, target: Target) -> Lowered | None:
+    """Return the integer graph under guessed scales; None where the model's own constants do not allow a guess."""
     if not target.runs(CLIP.name):
-        parts = partition(_saturating(model, parts), target, parts.floats)
+        parts = partition(_saturating(parts.graph, parts), target, parts.floats)
     conf = QuantConfig(platform=target.name)
     setting = ScaleChoice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
         plan, _ = assign(parts, shared_scales(parts, target), {}, target, setting)
-        lowered = lower(parts, plan, target).graph
-    except (ConstraintError, ModelError):  # a guess may be one that the model's own constants do not allow
-        return None, []
-    lowered, formed = target.finish(lowered)
-    return target.verdict(chip_part(target.named(lowered), target)), formed
+        return lower(parts, plan, target)
+    except (ConstraintError, ModelError):
+        return None
 
 
 def _saturating(model: ir.Graph, parts: Partition) -> ir.Graph:

@@ -12,6 +12,8 @@ from typing import overload
 from ...alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ...fit import Fitted
 from ...flow.report import FloatNode, rewritten, told_findings, told_floats
+from ...flow.report.merges import Merge
+from ...flow.report.program import ProgramReport
 from ...ops import Violation
 from ...targets import ArgumentChoice, CallTime, GraphCost, VerdictFinding, by_name
 
@@ -37,6 +39,8 @@ class Check(Sequence[Violation]):
     faults : faults of the executor that are worked around
     choice : for a chip, the packer's arguments and what becomes of the graph under them; of a float model after --fit,
         with placeholder scales. formed : what is done to its integer graph then
+    program : the parts in which a float model would run that is not chip-ready. on_host : its float operators then.
+    share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts fewer
     time : how long a call takes on the chip
     """
 
@@ -50,6 +54,10 @@ class Check(Sequence[Violation]):
     notes: Sequence[str] = field(default_factory=list)
     choice: ArgumentChoice | None = None
     formed: Sequence[Fitted] = ()
+    program: ProgramReport = field(default_factory=ProgramReport)
+    on_host: Sequence[FloatNode] = ()
+    share: float = 1.0
+    merges: Sequence[Merge] = ()
     time: CallTime = field(default_factory=CallTime)
 
     @property
@@ -109,6 +117,11 @@ class Check(Sequence[Violation]):
             "packer_args": None if self.choice is None else self.choice.line,
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),
+            "program": [part.to_dict() for part in self.program.parts],
+            "runs": self.program.text(self.share) if self.program.parts else "",
+            "crossings": self.program.crossings,
+            "on_host": [vars(n) for n in self.on_host],
+            "merges": [merge.to_dict() for merge in self.merges],
             "time": self.time.to_dict(),
         }
 
@@ -160,6 +173,7 @@ class Check(Sequence[Violation]):
         lines += few([f"host part: {line}" for line in told_floats(self.host_part, full)], most)
         lines += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
         lines += self._packed(most)
+        lines += self._in_parts(most)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
         notes = few([f"note: {note}" for note in (self.notes if full else together(self.notes))], most)
         return [*lines, *self._cost(None if full else SCREEN - screen_lines([*lines, *notes])), *notes]
@@ -168,7 +182,8 @@ class Check(Sequence[Violation]):
         """Return what the packer and the chip make of the graph."""
         if self.choice is None:
             ahead = self.kind == "float" and by_name(self.platform).packs
-            return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
+            alone = ahead and not self.program.parts
+            return ["cost: unknown, as float nodes stand between the integer ones"] if alone else []
         verdict, full = self.choice.verdict, most is None
         lines = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
         lines += few(told_findings(self.findings, full), most)
@@ -178,6 +193,15 @@ class Check(Sequence[Violation]):
         when = ", before calibration" if self.kind == "float" else ""
         how = f"packed with {_short(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
         return [*lines, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
+
+    def _in_parts(self, most: int | None) -> list[str]:
+        """Return in which parts a float model would run, what is the host's then, and what would make them fewer."""
+        program = self.program
+        if not program.parts:
+            return []
+        lines = [f"in parts, before calibration: {program.text(self.share)}, {program.crossings} crossings"]
+        lines += few([f"on the host: {line}" for line in told_floats(self.on_host, most is None)], most)
+        return [*lines, *few([f"fewer parts: {merge}" for merge in self.merges], most)]
 
     def _cost(self, room: int | None) -> list[str]:
         """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""

@@ -2,12 +2,16 @@
 
 A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so that each part keeps
 its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them. Where
-it has not, cells may stay in float: every call adds a little to them, which eight bits lose.
+it has not, cells may stay in float: every call adds a little to them, which eight bits lose. So may the steps of a
+recurrent layer that is written out, where a model runs in parts anyway: its products with x, for all steps, are the
+chip's.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...graph import ir, operators
@@ -18,8 +22,10 @@ from ...targets import Target
 from ..partition import Partition
 from .scalar_inputs import fix_line, settings
 
-__all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"]
+__all__ = ["advice", "apart", "cells", "into_states", "proposals", "recurrences", "wide_states"]
 
+_WORTH = 4  # multiply-accumulates for each number that a step writes
+_WANTED = "a step of a recurrent layer, and cells are wanted on the host"
 _SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
 
 
@@ -93,6 +99,25 @@ def cells(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str
         return {}
     why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
     return dict.fromkeys((str(node.name) for node in between), why)
+
+
+def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:
+    """Return {node: why} of the steps of recurrent layers that are written out; their products with x are none of them.
+
+    all_of_them : else only of layers with so few products at a step that they are not worth the nodes.
+    """
+    steps = Counter(ir.shared_name(node) for node in model.graph)
+    layers: dict[str, list[ir.Node]] = {}
+    for node in model.graph:
+        if steps[ir.shared_name(node)] > 1:
+            layers.setdefault(ir.origin(node), []).append(node)
+    why = "a step of a recurrent layer, with hardly more multiply-accumulates than numbers that it writes"
+    found: dict[str, str] = {}
+    for nodes in layers.values():
+        written = sum(math.prod(int(d or 1) for d in ir.shape(node.outputs[0]) or ()) for node in nodes)
+        if all_of_them or sum(map(macs, nodes)) < _WORTH * written:
+            found.update(dict.fromkeys((str(node.name) for node in nodes), why if not all_of_them else _WANTED))
+    return found
 
 
 def into_states(model: ir.Graph, state: Mapping[str, str]) -> list[str]:

@@ -21,6 +21,7 @@ from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from .advice import next_options
 from .fidelity import Fidelity
+from .merges import merges
 from .program import ProgramReport, program_of
 from .report import FloatNode, Report, float_nodes, packer_line
 
@@ -48,15 +49,15 @@ def describe(
     renamed = target.vendor.names(graph)
     packed, program, formed = None, ProgramReport(), list[Fitted]()
     cut: list[Part] = []
-    if cut_in_parts(planned):
-        program, cut = program_of(graph, target, renamed)
-        formed = [done for part in cut for done in part.formed]
-    made = [part.graph for part in cut if part.chip] if cut else [graph]
-    saved = TimeSaved.total(s for g in made if (s := TimeSaved.noted(g.metadata_props, target.name)) is not None)
     if target.packs and parts.ops and not fallbacks:
         packed = target.verdict(chip_part(target.named(graph, renamed), target))
     verdict = None if packed is None else packed.verdict
     ready = verdict is not None and verdict.chip_ready
+    if target.packs and parts.ops and planned.conf.in_parts and not ready:
+        program, cut = program_of(graph, target, renamed)
+        formed = [done for part in cut for done in part.formed]
+    made = [part.graph for part in cut if part.chip] if cut else [graph]
+    saved = TimeSaved.total(s for g in made if (s := TimeSaved.noted(g.metadata_props, target.name)) is not None)
     words = "" if packed is None else packed.line
     file = Path(f"{prepared.stem}.onnx")
     work = _work(parts)
@@ -93,6 +94,7 @@ def describe(
         parts=fidelity.parts,
         next=next_options(prepared, planned, fallbacks, fidelity.lossy),
         program=program,
+        merges=merges([entry.node for entry in fallbacks], parts.graph, target),
         full=prepared.conf.notes == "full",
         taken=planned.taken,
         refused=planned.refused,

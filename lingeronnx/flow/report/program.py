@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...formats import DEQUANT, QUANT
 from ...graph import ir, operators
 from ...graph.names import Names
 from ...ops.macs import macs
@@ -85,6 +86,11 @@ class ProgramReport:
         return bool(self.chip) and all(part.runs for part in self.chip)
 
     @property
+    def crossings(self) -> int:
+        """How often a call goes from the host to the chip or back."""
+        return sum(one.chip != two.chip for one, two in zip(self.parts, self.parts[1:], strict=False))
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory: parts share a region as large as the largest, but for those that keep constants."""
         own = [part.shared for part in self.chip if _OWN_REGION in part.packer_args]
@@ -101,7 +107,9 @@ class ProgramReport:
         work = sum(part.float_operations for part in self.host)
         done = f"{100 * (1 - share):.1f} %, {_amount(work)} float operations per call"
         on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
-        return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done})"
+        refused = ", ".join(part.name for part in self.chip if not part.runs)
+        against = f"; {refused} refused" if refused else ""
+        return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done}){against}"
 
     def with_calls(self, calls: Sequence[str]) -> ProgramReport:
         """Return the same with the packer's call of each chip part."""
@@ -152,11 +160,12 @@ def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:
 
 
 def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
-    """Return the node that a finding names; where it names a memory, the one that writes most of what fills it."""
-    makers = {str(value.name): str(node.name) for node in part.graph.graph for value in node.outputs}
-    if cost is None or finding.node in makers.values():
+    """Return the node that a finding names; where it names a memory, the one that takes most of it."""
+    own = {str(node.name) for node in part.graph.graph if node.op_type not in (QUANT.name, DEQUANT.name)}
+    layers = [] if cost is None else [layer for layer in cost.layers if layer.node in own]
+    if finding.node in own or not layers:
         return finding.node
-    return next((makers[name] for name in cost.largest if name in makers), finding.node)
+    return max(layers, key=lambda layer: layer.work_area + layer.activations).node
 
 
 def _host(part: Part, nodes: Iterable[ir.Node]) -> PartReport:

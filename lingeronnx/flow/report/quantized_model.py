@@ -49,6 +49,11 @@ class Written:
     report: Report
     parts: tuple[Path, ...] = ()
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All of them."""
+        return tuple(path for path in (self.graph, self.chip, *self.parts, self.plan) if path is not None)
+
 
 @dataclass(frozen=True)
 class _Forms:
@@ -151,7 +156,8 @@ class QuantizedModel:
             part = None if part is None else convert(part, to).graph
         names, row = self.platform.vendor.names(whole), self.platform  # both have the same
         named = row.named(whole, names)
-        several = [piece.graph for piece in parts_of(named, row).chip] if self.report.program.parts else []
+        cut = len(self.report.program.chip) > 1
+        several = [piece.graph for piece in parts_of(named, row).chip] if cut else []
         return _Forms(named, None if part is None else row.named(part, names), notes, several)
 
     def session(self) -> Session:

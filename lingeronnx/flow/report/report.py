@@ -17,6 +17,7 @@ from ...ops.macs import macs
 from ...targets import CallTime, GraphCost, Target, VerdictFinding
 from ...targets.latency import TimeSaved
 from ..assign.imported_scales import Taken
+from .merges import Merge
 from .output_parts import OutputPart
 from .program import ProgramReport
 
@@ -83,6 +84,7 @@ class Report:
         each. refused : {what such a plan speaks of: why its scale was not taken}
     next : what to try where it is not chip-ready, or loses much. full : whether the user wants to read everything
     program : the parts in which it runs, where float operators between integers cut the chip's work
+    merges : what would let float operators between its parts be the chip's
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -116,6 +118,7 @@ class Report:
     full: bool = False
     program: ProgramReport = field(default_factory=ProgramReport)
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
+    merges: Sequence[Merge] = ()
     time: CallTime = field(default_factory=CallTime)
 
     @property
@@ -131,10 +134,7 @@ class Report:
     @property
     def runs_text(self) -> str:
         """How it runs in parts, as a line; empty where nothing is cut."""
-        if not self.program.parts:
-            return ""
-        refused = ", ".join(part.name for part in self.program.chip if not part.runs)
-        return self.program.text(self.integer_macs) + (f"; {refused} refused" if refused else "")
+        return self.program.text(self.integer_macs) if self.program.parts else ""
 
     @property
     def macs_text(self) -> str:
@@ -159,6 +159,7 @@ class Report:
             "packer_args": self.packer_args,
             "program": [part.to_dict() for part in self.program.parts],
             "runs": self.runs_text,
+            "merges": [merge.to_dict() for merge in self.merges],
             "notes": list(self.notes),
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),

@@ -16,11 +16,12 @@ from ...run.data import Progress
 from ..planning.refinement import refined
 from ..planning.scale_sources import plan_for
 from ..prepare.preparation import Prepared
-from ..prepare.states import cells
+from ..prepare.states import cells, recurrences
 from ..report.comparison import Compared, compared
+from ..report.report import float_nodes
 from .evidence import level, levels
 
-__all__ = ["ends", "with_best_ends", "with_cells"]
+__all__ = ["ends", "told_host", "with_best_ends", "with_cells"]
 
 _FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
@@ -44,8 +45,11 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
     if prepared.read is not None or prepared.synthetic:
         return best
     lost = (min(levels(best)) < _LEAST, any(level(part.sqnr) < _LEAST for part in best.fidelity.parts))
-    far, joined = (False, False) if conf.state else lost  # of states that are fed back the cells are tried
+    several = _runs_in_parts(prepared)
+    far, joined = (False, False) if conf.state and not several else lost  # of fed back states the cells are tried
     tries = [(end, _GAIN) for end in ends(prepared.graph, far, joined)]
+    if several and lost[0]:
+        tries.insert(0, (_light(prepared), _CELL_GAIN))
     if conf.cells == "auto":
         tries.append((cells(prepared.graph, conf.state, prepared.target), _CELL_GAIN))
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
@@ -53,7 +57,7 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
         fast = conf.effort == "fast"
         why = ("effort is fast", "--effort normal") if fast else ("the data are read once", "data that are held")
         return best.with_notes([_UNTRIED.format(*why)] if tries else ())
-    kept = _told(prepared)
+    kept = told_host(prepared)
     for more, gain in tries:
         if not more.keys() - kept.keys() - prepared.parts.floats.keys():
             continue
@@ -70,14 +74,35 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
     return best
 
 
-def _told(prepared: Prepared) -> dict[str, str]:
-    """Return the cells that the user wants on the host: what is tried keeps them there."""
-    return cells(prepared.graph, prepared.conf.state, prepared.target) if prepared.conf.cells == "host" else {}
+def told_host(prepared: Prepared) -> dict[str, str]:
+    """Return {node: why} of what is the host's before anything is measured: all that is tried keeps it there.
+
+    That is the cells that the user wants there; and of a model that runs in parts anyway, steps of little work.
+    """
+    conf, graph = prepared.conf, prepared.graph
+    if conf.cells == "host":
+        return {**(recurrences(graph, True) if conf.state else {}), **cells(graph, conf.state, prepared.target)}
+    return recurrences(graph) if conf.cells == "auto" and _runs_in_parts(prepared) else {}
+
+
+def _runs_in_parts(prepared: Prepared) -> bool:
+    """Whether float operators cut the chip's work, so that a little more on the host costs no part."""
+    parts = prepared.parts
+    if not prepared.target.packs or not prepared.conf.in_parts or prepared.read is not None:
+        return False
+    return bool(float_nodes(parts.graph, parts.floats, parts.inside)[0])
+
+
+def _light(prepared: Prepared) -> dict[str, str]:
+    """Return {node: why} of all behind the last layers, and of cells: what the host does at little cost."""
+    conf, why = prepared.conf, "no layer is computed from it: measured, the host's floats are better"
+    states = cells(prepared.graph, conf.state, prepared.target) if conf.cells == "auto" else {}
+    return {**dict.fromkeys(_tail(prepared.graph, True), why), **states}
 
 
 def with_cells(prepared: Prepared) -> Prepared:
-    """Return `prepared` with the cells of states that are fed back in float, where the user wants them there."""
-    told = _told(prepared)
+    """Return `prepared` with what is the host's before anything is measured in float (`told_host`)."""
+    told = told_host(prepared)
     return prepared.with_host(told) if told else prepared
 
 

@@ -51,9 +51,49 @@ def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
     assert "packed with -p arcs -d False, before calibration: it does not pack" in found.lines()
 
 
-def test_no_price_across_float_nodes():
+def across():
     net = nets.Net(4, 8, 8, seed=3)
     a = net.node("Mod", net.conv("x", (4, 4, 3, 3)), net.const(np.float32(3)), fmod=1)
-    found = lo.check(net.graph(net.conv(a, (4, 4, 3, 3), out="y")))
+    b = net.node("Softmax", net.conv(a, (4, 4, 3, 3)), axis=3)
+    return net.graph(net.conv(b, (4, 4, 3, 3), out="y"))
+
+
+@pytest.mark.parametrize("platform", ["venus", "arcs"])
+def test_parts_are_foretold(platform):
+    """As many parts, the same work and the same reasons as `quantize` has; as JSON too."""
+    found, made = lo.check(across(), platform=platform), nets.quantized(across(), platform=platform, effort="fast")
     assert found.cost is None
-    assert "cost: unknown, as float nodes stand between the integer ones" in found.lines()
+    parts = [(part.name, part.nodes, part.macs, part.float_operations, part.runs) for part in found.program.parts]
+    assert parts == [(p.name, p.nodes, p.macs, p.float_operations, p.runs) for p in made.report.program.parts]
+    assert len(found.program.chip) == (3 if platform == "venus" else 2)
+    assert {node.node: node.why for node in found.on_host} == {
+        node.node: node.why for node in (*made.report.float_nodes, *made.report.host_part)
+    }
+    told = found.to_dict()
+    assert told["runs"] == made.report.runs_text
+    assert told["crossings"] == found.program.crossings == 2 * len(found.program.chip) - 2
+    assert any(line.startswith("in parts, before calibration: ") for line in found.lines())
+    merged = [merge["operator"] for merge in told["merges"]]
+    assert merged == (["Softmax"] if platform == "venus" else [])
+    assert [merge.to_dict() for merge in made.report.merges] == told["merges"]
+
+
+def test_what_leaves_a_part_is_foretold():
+    """A layer that needs too much memory is the host's, as when it is quantized."""
+    net = nets.Net(8, 20, 20, seed=3)
+    flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))
+    target = dataclasses.replace(ARCS, shared_memory=31000)
+    model = net.graph(net.linear(flat, (32000, 2), out="y"))
+    found, made = lo.check(model, platform=target), nets.quantized(model, platform=target, effort="fast").report
+    assert made.chip_ready
+    assert [part.name for part in found.program.parts] == ["chip1", "host1"]
+    assert {node.node for node in found.on_host} == {node.node for node in made.host_part}
+    assert not found.sound
+
+
+def test_no_price_where_nothing_can_be_lowered():
+    """A row without a packer has no parts."""
+    found = lo.check(across(), platform="generic")
+    assert found.cost is None
+    assert found.program.parts == ()
+    assert found.to_dict()["runs"] == ""

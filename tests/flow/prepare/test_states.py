@@ -209,7 +209,7 @@ def _counter() -> ir.Graph:
 
 def test_cells_stay_in_float_when_that_is_measured_to_be_better() -> None:
     calls = _calls(300)
-    best = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}).report
+    best = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}, parts=1).report
     fast = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}, effort="fast").report
     why = {node.node: node.why for node in (*best.float_nodes, *best.host_part)}
     assert "it adds to a state from call to call" in why["cell"]

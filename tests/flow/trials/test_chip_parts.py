@@ -1,11 +1,15 @@
 """What a part for the chip is refused for, or is not worth, goes to the host; what is chip-ready stays as it is."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
+from lingeronnx.flow.report.program import PartReport, ProgramReport
 from lingeronnx.graph import ir
 from lingeronnx.run.parts import parts_of
+from lingeronnx.targets.luna import ARCS
 from tests.nets import Net, samples
 
 OPTIONS = {"platform": "venus", "effort": "fast"}
@@ -108,3 +112,78 @@ def test_a_wide_convolution_over_a_line_stands_upright():
             assert ir.attr(node, "kernel_shape") in ([5, 1], [1, 5])
     ours, theirs = result.session()(first), with_line.session()(first)
     assert np.abs(ours - theirs).max() <= 2 / 16
+
+
+def test_a_tiny_island_goes_to_the_host_by_default_and_numbers_are_counted_by_the_files_names():
+    """Names that the packer does not take are others in the file; the numbers handed over are still counted."""
+    net = Net(8, 8, 8)
+    a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), out="in:0")
+    b = net.node("Add", a, net.const(np.full((1, 8, 1, 1), 0.3, np.float32)), out="sum:0")
+    c = net.node("Erf", b, out="out:0")
+    result = made(net.graph(net.conv(c, (8, 8, 3, 3), pads=[1] * 4, out="y")))
+    assert result.report.names
+    assert len(result.report.program.chip) == 2
+    assert "numbers to hand over" in next(n.why for n in result.report.float_nodes if n.op_type == "Add")
+
+
+def wide_layer():
+    """A convolution, and a layer whose weight is larger than a small memory."""
+    net = Net(4, 20, 20)
+    a = net.conv("x", (80, 4, 1, 1))
+    flat = net.node("Flatten", a)
+    return net.graph(net.linear(flat, (32000, 2), out="y"))
+
+
+def test_a_layer_that_needs_too_much_memory_goes_alone():
+    """The layer that takes most of the memory leaves, and not all of its part; without parts nothing does."""
+    small = dataclasses.replace(ARCS, shared_memory=31000)
+    one = made(wide_layer(), platform=small, parts=1)
+    assert not one.report.chip_ready
+    assert not any(node.op_type == "Conv" for node in one.report.host_part)
+    result = made(wide_layer(), platform=small)
+    assert result.report.chip_ready or result.report.program.runs
+    assert any("bytes are needed" in node.why for node in [*result.report.host_part, *result.report.float_nodes])
+    assert 0 < result.report.integer_macs < 1
+
+
+def test_a_part_of_little_work_goes_to_the_host_where_that_is_nearer():
+    """A last layer behind an operator of the host; nothing is tried without effort."""
+    net = Net(16, 12, 12, seed=4)
+    a = net.conv(net.conv("x", (32, 16, 3, 3), pads=[1] * 4), (32, 32, 3, 3), pads=[1] * 4)
+    mean = net.node("Flatten", net.node("GlobalAveragePool", net.node("Erf", a)))
+    model = net.graph(net.linear(net.node("Erf", mean), (32, 8), out="y"))
+    fast = made(model)
+    full = quantize(model, samples(model, 64), platform="venus")
+    assert [node.op_type for node in fast.report.host_part if node.macs] == []
+    (last,) = [node for node in full.report.host_part if node.macs]
+    assert "measured, it is better in float" in last.why
+    assert full.report.outputs["y"]["sqnr"] > fast.report.outputs["y"]["sqnr"]
+
+
+def test_what_would_merge_parts_is_told(tmp_path):
+    """Another chip that runs the operator, or another activation in its place."""
+    net = Net(8, 8, 8)
+    a = net.node("PRelu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), net.const(np.full((8, 8, 8), -1.5, np.float32)))
+    b = net.node("Softmax", net.conv(a, (8, 8, 3, 3), pads=[1] * 4), axis=3)
+    c = net.node("Softsign", net.conv(b, (8, 8, 3, 3), pads=[1] * 4))
+    result = made(net.graph(net.conv(c, (8, 8, 3, 3), pads=[1] * 4, out="y")))
+    told = {merge.operator: merge for merge in result.report.merges}
+    assert "arcs" in told["Softmax"].chips
+    assert "Tanh" in told["Softsign"].instead
+    assert [merge["operator"] for merge in result.report.to_dict()["merges"]] == list(told)
+    assert "it is measured right on" in str(told["Softmax"])
+
+
+def test_shared_memory_and_psram_are_planned_over_all_parts():
+    """Parts share the largest region; one that keeps its constants there has one of its own; psram is the sum."""
+    parts = [
+        PartReport("chip1", True, 1, (), (), shared=100, psram=1000),
+        PartReport("host1", False, 1, (), ()),
+        PartReport("chip2", True, 1, (), (), shared=300, psram=20, packer_args="-p arcs -m params:share-mem"),
+        PartReport("chip3", True, 1, (), (), shared=250, psram=3),
+        PartReport("chip4", True, 1, (), (), shared=50, psram=0, packer_args="-p arcs -m params:share-mem"),
+    ]
+    program = ProgramReport(tuple(parts))
+    assert program.shared == 300 + 50 + 250
+    assert program.psram == 1023
+    assert program.crossings == 2

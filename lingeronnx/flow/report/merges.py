@@ -1,0 +1,73 @@
+"""What would merge parts of a program: how a float operator between integer ones could be the chip's.
+
+Another chip may run it, with the limits that it keeps there; or another activation, trained in its place, is the
+chip's (`operators.STAND_INS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ...alike import grouped
+from ...graph import ir, operators
+from ...graph.detached_nodes import loose_node, loose_tensor
+from ...ops import float_op
+from ...targets import PLATFORMS, Target
+
+__all__ = ["Merge", "merges"]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """An operator of which nodes stay in float between integers, and how they could be the chip's.
+
+    chips : other ones that run all of `nodes`, and compute them right. instead : activations that this one runs there.
+    """
+
+    operator: str
+    nodes: tuple[str, ...]
+    chips: tuple[str, ...]
+    instead: tuple[str, ...]
+
+    def __str__(self) -> str:
+        count = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
+        ways = [f"it is measured right on {', '.join(self.chips)}"] if self.chips else []
+        ways += [f"replace it by {' or '.join(self.instead)}, and train again"] if self.instead else []
+        return f"{self.operator} {self.nodes[0]}{count}: {'; or '.join(ways)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+
+
+def merges(between: Collection[str], graph: ir.Graph, target: Target) -> list[Merge]:
+    """Return what would merge parts on `target`; `between` : names of float nodes between the integer ones of `graph`.
+
+    Nodes that only move data are left out: they follow the others.
+    """
+    nodes = [n for n in graph.graph if str(n.name) in between and not (not n.domain and n.op_type in operators.MOVES)]
+    others = [other for other in PLATFORMS if other.packs and target.packs and other.name != target.name]
+    found = []
+    for group in grouped(nodes, ir.kind):
+        chips = tuple(other.name for other in others if all(_takes(node, other) for node in group))
+        instead = tuple(kind for kind in operators.STAND_INS.get(ir.kind(group[0]), ()) if _serves(kind, group, target))
+        if chips or instead:
+            found.append(Merge(ir.kind(group[0]), tuple(str(node.name) for node in group), chips, instead))
+    return found
+
+
+def _takes(node: ir.Node, target: Target) -> bool:
+    """Whether `target` runs the float `node`, within its limits."""
+    op, _ = float_op(node, target)
+    return op is not None and op.available(target) and not op.violations(node, target)
+
+
+def _serves(kind: str, group: Iterable[ir.Node], target: Target) -> bool:
+    """Whether the activation `kind` runs in place of all nodes of `group`."""
+    for node in group:
+        shape = ir.shape(node.outputs[0])
+        if shape is None or not _takes(loose_node(kind, [loose_tensor(shape, computed=True)], shape), target):
+            return False
+    return True
