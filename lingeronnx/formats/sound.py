@@ -94,7 +94,11 @@ def _check_arity(form: Format, node: ir.Node) -> None:
 
 
 def _check_standard(node: ir.Node, opset: int) -> None:
-    """The number of inputs is one that ONNX's operator takes, where onnx has that operator at all."""
+    """The number of inputs is one that ONNX's operator takes, where onnx has it at all; scales are numbers."""
+    for name in node.attributes:
+        if name.startswith("scale_") and not _real(ir.attr(node, name)):
+            shown = repr(ir.attr(node, name))[:60]
+            raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {_WORDS['f']}")
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:

@@ -342,6 +342,11 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
             ):
                 raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' is empty; the file is damaged")
             for inner in _subgraphs(attribute):
+                if node.op_type == "Loop" and (len(inner.input) < 2 or not inner.output):
+                    raise ModelError(
+                        f"{_place(node)}: its body takes {len(inner.input)} inputs and gives {len(inner.output)} "
+                        "outputs; it takes the turn and the condition, and gives the condition"
+                    )
                 _check_graph(inner, known)
     for value in graph.output:
         if value.name not in known:

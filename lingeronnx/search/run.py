@@ -320,7 +320,7 @@ class _Climb:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
         if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
             raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
-        measure = self._goal.measured(record["value"], record["float"])
+        measure = self._goal.measured(record["value"], record.get("float"))
         cost = AttemptCost(record["bytes"], record["macs"], record.get("cycles"))
         late = 0.0
         if self._goal.max_ms is not None:
@@ -384,6 +384,7 @@ def _is_whole(record: Mapping[str, Any], labels: bool) -> bool:
         isinstance(record.get("ready"), bool)
         and all(_is_number(number) for number in (*counts, *numbers))
         and all(isinstance(count, int) and count >= 0 for count in counts)
+        and (record.get("cycles") is None or _is_number(record["cycles"]))
     )
 
 

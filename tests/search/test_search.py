@@ -235,6 +235,9 @@ def test_an_attempt_whose_line_is_damaged_is_made_again(tmp_path):
         _, again = search(base, goal, log=log, resume=True)
         assert [(t.measured, t.cost) for t in again.trials] == [(t.measured, t.cost) for t in whole.trials], damage
         assert len(log.read_text().splitlines()) == 3, damage
+    log.write_text("\n".join((head, json.dumps({k: v for k, v in json.loads(line).items() if k != "float"}), "")))
+    search(base, goal, log=log, resume=True)
+    assert len(log.read_text().splitlines()) == 2  # no labels: nobody asks for it
 
 
 @pytest.mark.slow
