@@ -70,6 +70,8 @@ _ANY = Signature("x:any*", "any*")
 
 def register_schemas() -> None:
     """Make the integer operators known to ``onnx`` in this process; a second call changes nothing."""
+    import onnx.reference.op_run  # noqa: F401 - keeps a table of all names, made once; it takes none from two domains
+
     for form in formats_known():
         if not defs.has(form.name, DOMAIN):
             defs.register_schema(_standard_schema(form) if _is_plain_standard(form) else _schema(form))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -247,3 +249,10 @@ def test_a_float_gather_is_onnx_own():
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     assert [node.domain for node in as_thinker(model).graph.node] == ["", DOMAIN]
     lo.check_model(model)
+
+
+def test_the_reference_evaluator_can_be_imported_afterwards():
+    """It refuses names that two domains share, such as ArgMax, where it meets them while it is imported."""
+    code = "import lingeronnx as lo; lo.register_schemas(); import onnx.reference"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
