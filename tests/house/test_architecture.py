@@ -43,7 +43,7 @@ ALLOWED = {
     "analysis": FLOW,
     "repair": BASE | {"schemas"},
     "reference": {"targets"},  # an oracle: no operator, no runner
-    "schemas": {"errors", "graph", "formats", "plan"},
+    "schemas": {"errors", "graph", "formats", "plan", "targets"},
     "extension": {"errors", "formats", "ops", "reference", "schemas"},  # fills their tables
     "deployment": FLOW,
     "search": FLOW | {"analysis"},

@@ -92,8 +92,8 @@ def sensitivity(
         anything for a function. max_float_macs : the largest share of multiply-accumulates that it may leave in float.
     output : the graph output that is looked at, default the first. function : in place of a metric, a function of
         something that is called as a `Session`; its data are its own affair, and larger is better.
-    plots : draw histograms of so many layers, the best and the worst, into `folder`; see `histograms`.
-    workers, cluster : as `cluster.spread`; each worker computes with one thread.
+    plots : draw histograms of so many layers, the best and the worst, into `folder`; see `histograms`. workers, cluster
+        : as `cluster.spread`; each worker computes with one thread.
     Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
     """
     metrics = _metrics(what, order, function, metric)
@@ -105,9 +105,8 @@ def sensitivity(
     operators = layers(planned)
     trials = _trials(operators, what)
     data = evaluation_data(planned, calib, eval_data)
-    runs = TrialRuns(
-        planned, rounding(planned, operators, question.outputs), data, metrics, function, (workers, cluster), progress
-    )
+    grids = rounding(planned, operators, question.outputs)
+    runs = TrialRuns(planned, grids, data, metrics, function, (workers, cluster), progress)
     with Journal(None if folder is None else Path(folder) / journal, _header(runs, question), resume, ways) as results:
         ranked = _ranked(runs, results, operators, trials, question)
     if plots and folder is not None:

@@ -15,6 +15,7 @@ from ...ops.macs import known_macs
 from ...plan.synthetic import SYNTHETIC
 from ...run.part import chip_part, scaled_by_host
 from ...run.parts import Part
+from ...targets import Verdict
 from ...targets.latency import TimeSaved
 from ..partition import Partition
 from ..planning.plan_record import Planned
@@ -76,12 +77,7 @@ def describe(
         fitted=[*fitted, *formed],
         packer=packer_line(target, words, chip_file(file) if ready and host else file),
         packer_args=words,
-        notes=[
-            *prepared.notes,
-            *planned.notes,
-            *_renamed(renamed),
-            *([verdict.believed] if verdict is not None and verdict.believed else []),
-        ],
+        notes=[*prepared.notes, *planned.notes, *_renamed(renamed), *_believed(verdict)],
         names=renamed.tensors,
         findings=(*(() if verdict is None else verdict.findings), *time.findings),
         time=time,
@@ -99,6 +95,11 @@ def describe(
         taken=planned.taken,
         refused=planned.refused,
     )
+
+
+def _believed(verdict: Verdict | None) -> list[str]:
+    """Return the line on what of a verdict is believed, not measured; nothing where there is none."""
+    return [verdict.believed] if verdict is not None and verdict.believed else []
 
 
 def cut_in_parts(planned: Planned) -> bool:

@@ -362,7 +362,7 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
             value = sheet.operator("Conv2dInt", [ir.source(node)], {}, [1], node)
             sheet.put(value, node)
 
-        return choice.Form("no form at all", 0.0, write)
+        return choice.CheaperForm("no form at all", 0.0, write)
 
     monkeypatch.setattr(choice, "_REWRITES", (refused,))
     model = detector("arcs")
@@ -375,7 +375,7 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
     def refused(sheet, node):
         if node.op_type != "Slice":
             return None
-        return choice.Form("no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2]))
+        return choice.CheaperForm("no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2]))
 
     monkeypatch.setattr(choice, "_REWRITES", (refused, transposed))
     model = detector("arcs")

@@ -35,7 +35,7 @@ _MOST_ZEROS = 2  # columns or rows of a widened kernel
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _KernelWindow:
     """A convolution's sizes: weight [O, I/group, kh, kw], source and result [N, C, H, W], pads t, l, b, r."""
 
     weight: tuple[int, ...]
@@ -47,18 +47,18 @@ class _Kernel:
     result: tuple[ir.Size, ...]
 
     @classmethod
-    def of(cls, node: ir.Node) -> _Kernel:
+    def of(cls, node: ir.Node) -> _KernelWindow:
         """Read a float or an integer convolution; a line is an image of height 1."""
         g = ConvGeometry.image(node)
         return cls(g.weight, g.group, g.pads, g.strides, g.dilations, tuple(g.source), tuple(g.result))
 
     @classmethod
-    def pointwise(cls, outputs: int, inputs: int, rows: int) -> _Kernel:
+    def pointwise(cls, outputs: int, inputs: int, rows: int) -> _KernelWindow:
         """Return the 1x1 convolution that a layer of `rows` rows is."""
         ones, image = (1, 1), (1, inputs, 1, rows)
         return cls((outputs, inputs, *ones), 1, (0,) * 4, ones, ones, image, (1, outputs, 1, rows))
 
-    def wider(self, rows: int, columns: int) -> _Kernel:
+    def wider(self, rows: int, columns: int) -> _KernelWindow:
         """Return the same with so many rows and columns of zeros behind the kernel's, and pads for them."""
         outputs, channels, height, width = self.weight
         top, left, bottom, right = self.pads
@@ -87,7 +87,7 @@ class _Kernel:
         node = loose_node(CONV2D.name, [source, weight], self.result, self.attributes)
         return all(limit(node, target) is None for limit in of_layers(CONV2D.name))
 
-    def fitting(self, target: Target) -> _Kernel | None:
+    def fitting(self, target: Target) -> _KernelWindow | None:
         """Return it, or the least wider one, that fills what is planned for it; None where none saves bytes."""
         own = self.bytes(target)
         zeros = itertools.product(range(_MOST_ZEROS + 1), repeat=2)
@@ -102,7 +102,7 @@ class _Kernel:
 def stays_wide(node: ir.Node, target: Target) -> str | None:
     """Return why the weights of the float `node` cannot have 4 bits on `target`; None where they can."""
     if node.op_type == "Conv":
-        misfit = None if _Kernel.of(node).fitting(target) is not None else _MISFIT
+        misfit = None if _KernelWindow.of(node).fitting(target) is not None else _MISFIT
         return misfit if BITS in target.weight_bits(CONV2D.name) else _WIDE
     if ir.kind(node) != "Linear" or BITS not in target.weight_bits(CONV2D.name):
         return _WIDE
@@ -126,7 +126,7 @@ def _as_it_is(outputs: int, inputs: int, target: Target) -> bool:
 
 def _as_convolution(outputs: int, inputs: int, rows: int, target: Target) -> bool:
     """Whether it does as a 1x1 convolution."""
-    kernel = _Kernel.pointwise(outputs, inputs, rows)
+    kernel = _KernelWindow.pointwise(outputs, inputs, rows)
     return kernel.fitting(target) == kernel and kernel.taken(target)
 
 
@@ -145,7 +145,7 @@ def narrow_weights(graph: ir.Graph, target: Target) -> list[Fitted]:
 
 
 def _convolution(graph: ir.Graph, node: ir.Node, target: Target) -> str:
-    kernel = _Kernel.of(node)
+    kernel = _KernelWindow.of(node)
     wider = kernel.fitting(target) if BITS in target.weight_bits(CONV2D.name) else None
     if wider is None:
         return _stored_wide(graph, node)

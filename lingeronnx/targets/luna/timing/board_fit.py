@@ -17,7 +17,7 @@ import numpy as np
 from ...timing_row import FamilyFactor, TimingRow
 from .kernels import CallCost
 
-__all__ = ["NodeWork", "fitted"]
+__all__ = ["MeasuredNode", "fitted"]
 
 _PULL = 1e-4  # towards one factor for all, beside a sum of squares over nodes
 _SWEEPS, _STILL = 5_000, 1e-9
@@ -27,7 +27,7 @@ _MOST = 1e6  # of a factor, as the file takes it
 
 
 @dataclass(frozen=True)
-class NodeWork:
+class MeasuredNode:
     """A node: its cycles as measured, and by the formulas, by family of kernels."""
 
     measured: float
@@ -42,7 +42,7 @@ class NodeWork:
         return total
 
 
-def fitted(nodes: Sequence[NodeWork], platform: str, base: str, runs: int, clock: float | None) -> TimingRow:
+def fitted(nodes: Sequence[MeasuredNode], platform: str, base: str, runs: int, clock: float | None) -> TimingRow:
     """Return the row that is nearest to `nodes`, at least one; see above. clock : MHz, noted in the row."""
     families = sorted({family for node in nodes for family in node.work})
     measured = np.array([node.measured for node in nodes])

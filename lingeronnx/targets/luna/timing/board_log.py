@@ -19,7 +19,7 @@ from ...board_profile import BoardLayer, BoardProfile
 from ..packer.judge import Judged
 from ..prices import ARCS
 from . import spent
-from .board_fit import NodeWork, fitted
+from .board_fit import MeasuredNode, fitted
 from .kernels import CallCost
 
 __all__ = ["ProfileLine", "profile", "profile_lines"]
@@ -89,14 +89,14 @@ def profile(graphs: Sequence[Judged], target: Target, text: str, clock: float | 
             f"the log has lines of {len(seen)} of the model's {len(steps)} layers; at least half are needed: is it the "
             "log of another model, or of other packer arguments?"
         )
-    work = [NodeWork(measured, step.work) for step, measured in seen if step.work is not None and measured > 0]
+    work = [MeasuredNode(measured, step.work) for step, measured in seen if step.work is not None and measured > 0]
     if not work:
         raise ConfigError("no layer that the log has a line of has a price: there is nothing to compare")
     row = fitted(work, target.name, _BASE, runs, clock)
     layers = []
     for step, measured in seen:
         model = None if step.work is None else sum(sum(one) for one in step.work.values())
-        told = None if step.work is None else NodeWork(measured, step.work).by(row)
+        told = None if step.work is None else MeasuredNode(measured, step.work).by(row)
         layers.append(BoardLayer(step.name, step.operator, measured, model, told))
     missing = [step.name for step, cycles in zip(steps, taken, strict=True) if not cycles]
     return BoardProfile(target.name, _BASE, runs, layers, missing, row)

@@ -10,7 +10,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.targets import by_name
-from lingeronnx.targets.luna.timing.board_fit import NodeWork, fitted
+from lingeronnx.targets.luna.timing.board_fit import MeasuredNode, fitted
 from lingeronnx.targets.luna.timing.board_log import ProfileLine, profile_lines
 from lingeronnx.targets.luna.timing.kernels import CallCost
 from lingeronnx.targets.timing_row import TimingRow
@@ -132,14 +132,16 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
     rng = random.Random(3)
     works = [{"a": CallCost(100.0 * rng.randint(1, 9), float(rng.randint(10, 9000))),
               "b": CallCost(50.0 * rng.randint(1, 9), float(rng.randint(10, 9000)))} for _ in range(40)]  # fmt: skip
-    nodes = [NodeWork(70 + 2 * w["a"].start + 3 * w["a"].rest + 4 * w["b"].start + 0.5 * w["b"].rest, w) for w in works]
+    nodes = [
+        MeasuredNode(70 + 2 * w["a"].start + 3 * w["a"].rest + 4 * w["b"].start + 0.5 * w["b"].rest, w) for w in works
+    ]
     row = fitted(nodes, "venus", "arcs", 1, None)
     assert row.factors["a"].start == pytest.approx(2, rel=0.05)
     assert row.factors["a"].rest == pytest.approx(3, rel=0.01)
     assert row.factors["b"].rest == pytest.approx(0.5, rel=0.01)
     assert row.median_error < 1e-3
     less = fitted(
-        [NodeWork(max(w["a"].rest - w["a"].start, 1.0), {"a": w["a"]}) for w in works], "venus", "arcs", 1, None
+        [MeasuredNode(max(w["a"].rest - w["a"].start, 1.0), {"a": w["a"]}) for w in works], "venus", "arcs", 1, None
     )
     assert less.factors["a"].start == 0
     assert less.node == 0
@@ -147,6 +149,6 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
 
 def test_one_node_gives_one_factor_for_all():
     """What a single node cannot tell apart stays together."""
-    row = fitted([NodeWork(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None)
+    row = fitted([MeasuredNode(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None)
     assert row.factors["a"].start == pytest.approx(3, rel=0.02)
     assert row.factors["a"].rest == pytest.approx(3, rel=0.02)

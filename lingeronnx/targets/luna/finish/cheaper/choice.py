@@ -20,14 +20,14 @@ from ...packing import prices_of
 from ...prices import ARCS
 from .copies import enlarged
 from .costs import Costs
-from .form import Form
+from .form import CheaperForm
 from .layers import factor_depthwise, row_pointwise
 from .moves import join_turned, part_turned, part_whole, transposed
 from .sheet import Sheet
 
 __all__ = ["cheaper"]
 
-_Rewrite = Callable[[Sheet, ir.Node], Form | None]
+_Rewrite = Callable[[Sheet, ir.Node], CheaperForm | None]
 
 #: In the order in which they are offered: what makes others needless first.
 _REWRITES: tuple[_Rewrite, ...] = (

@@ -17,7 +17,7 @@ from .....graph import ir
 from .....graph.detached_nodes import loose_node, loose_tensor
 from ...packer.limits.operators import of_layers
 from ..nodes import ONE, POINTWISE
-from .form import Form
+from .form import CheaperForm
 from .moves import along
 from .sheet import Matrix, Sheet, size, sizes
 
@@ -26,7 +26,7 @@ __all__ = ["enlarged"]
 _CHANNELS = 8
 
 
-def enlarged(sheet: Sheet, node: ir.Node) -> Form | None:
+def enlarged(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """An iqCat that repeats one tensor, line by line or element by element."""
     columns = _repeats(node)
     if columns is None or _repeated_again(node):
@@ -62,7 +62,7 @@ def enlarged(sheet: Sheet, node: ir.Node) -> Form | None:
         sheet.put(sheet.operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node), node)
 
     what = f"a transposed convolution of {kernel[0]}x{kernel[1]}, in place of copies of single elements"
-    return Form(what, cycles, write)
+    return CheaperForm(what, cycles, write)
 
 
 def _repeats(node: ir.Node | None) -> tuple[int, Matrix] | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Form"]
+__all__ = ["CheaperForm"]
 
 
 @dataclass(frozen=True)
-class Form:
+class CheaperForm:
     """What computes the same integers as a node.
 
     what : the form in words. cycles : at the upper end of the range. write : puts it in the node's place.

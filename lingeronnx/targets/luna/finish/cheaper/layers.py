@@ -19,7 +19,7 @@ from .....graph import ir
 from .....graph.detached_nodes import loose_node, loose_tensor
 from ...packer.limits.operators import of_layers
 from ..nodes import POINTWISE
-from .form import Form
+from .form import CheaperForm
 from .sheet import MOST_JOINED, Sheet, sizes
 
 __all__ = ["factor_depthwise", "row_pointwise"]
@@ -47,7 +47,7 @@ class _Pointwise:
         return [(start, min(start + each, self.channels)) for start in range(0, self.channels, each)]
 
 
-def factor_depthwise(sheet: Sheet, node: ir.Node) -> Form | None:
+def factor_depthwise(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """A BatchNorm2dInt as depthwise convolutions of size 1x1, over all channels or some at a time."""
     shape = sizes(node.inputs[0]) if node.inputs else None
     if node.op_type != BATCH_NORM2D.name or shape is None or shape[0] != 1:
@@ -80,7 +80,7 @@ def factor_depthwise(sheet: Sheet, node: ir.Node) -> Form | None:
         sheet.put(whole, node)
 
     count = "a depthwise convolution" if view.parts == 1 else f"{view.parts} depthwise convolutions"
-    return Form(f"{count} of size 1x1, in place of two kernels for each channel", cycles, write)
+    return CheaperForm(f"{count} of size 1x1, in place of two kernels for each channel", cycles, write)
 
 
 def _best_view(sheet: Sheet, shape: Sequence[int], uniform: bool) -> tuple[float, _Pointwise] | None:
@@ -141,7 +141,7 @@ def _convolved(sheet: Sheet, node: ir.Node, over: ir.Value, held: Sequence[ir.Va
     return sheet.operator(CONV2D.name, [over, *held], attributes, shape, node)
 
 
-def row_pointwise(sheet: Sheet, node: ir.Node) -> Form | None:
+def row_pointwise(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """A LinearInt of one row as a convolution over one point."""
     if node.op_type != LINEAR.name or len(node.inputs) < 2:
         return None
@@ -165,4 +165,4 @@ def row_pointwise(sheet: Sheet, node: ir.Node) -> Form | None:
         sheet.put(_convolved(sheet, node, point, given, group), node)
 
     what = "a convolution over one point, which turns nothing"
-    return Form(what, cycles, write)
+    return CheaperForm(what, cycles, write)

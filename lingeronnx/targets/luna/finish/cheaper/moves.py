@@ -15,7 +15,7 @@ from functools import partial
 
 from .....formats import CONCAT, SLICE, TRANSPOSE
 from .....graph import ir
-from .form import Form
+from .form import CheaperForm
 from .sheet import MOST_JOINED, Matrix, Sheet, size, sizes
 
 __all__ = ["along", "join_turned", "part_turned", "part_whole", "transposed"]
@@ -27,7 +27,7 @@ def along(node: ir.Node, rank: int) -> int:
     return int(ir.attr(node, "dim", 1) if axis is None else axis) % rank
 
 
-def join_turned(sheet: Sheet, node: ir.Node) -> Form | None:
+def join_turned(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """An iqCat of short lines: matrices that are turned, one below the other."""
     shape = sizes(node.outputs[0])
     if node.op_type != CONCAT.name or shape is None or any(sizes(v) is None for v in node.inputs):
@@ -45,7 +45,7 @@ def join_turned(sheet: Sheet, node: ir.Node) -> Form | None:
         sheet.put(sheet.turned(Matrix(joined, result[0]), node), node)
 
     what = "joined as matrices that are turned, since its lines are short"
-    return Form(what, sheet.turning(*parts) + joining + sheet.costs.turn(*result), write)
+    return CheaperForm(what, sheet.turning(*parts) + joining + sheet.costs.turn(*result), write)
 
 
 def _cut(node: ir.Node) -> tuple[int, int, int] | None:
@@ -62,7 +62,7 @@ def _cut(node: ir.Node) -> tuple[int, int, int] | None:
     return axis, start, start + after[axis]
 
 
-def part_turned(sheet: Sheet, node: ir.Node) -> Form | None:
+def part_turned(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """A Slice of short lines: some rows of the matrix that is turned."""
     place = _cut(node)
     if place is None:
@@ -79,10 +79,10 @@ def part_turned(sheet: Sheet, node: ir.Node) -> Form | None:
         some = sheet.taken(turned, start * inner, end * inner, node, str(node.name))
         sheet.put(sheet.turned(Matrix(some, taken[0]), node), node)
 
-    return Form("rows of a matrix that is turned, since its lines are short", cycles, write)
+    return CheaperForm("rows of a matrix that is turned, since its lines are short", cycles, write)
 
 
-def part_whole(sheet: Sheet, node: ir.Node) -> Form | None:
+def part_whole(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """A Slice of what an iqCat joined, where it is one of its inputs at the same scale."""
     place, join = _cut(node), ir.producer(node.inputs[0]) if node.inputs else None
     if place is None or join is None or join.op_type != CONCAT.name:
@@ -94,7 +94,7 @@ def part_whole(sheet: Sheet, node: ir.Node) -> Form | None:
     for index, value in enumerate(join.inputs):
         length = (sizes(value) or [0] * (axis + 1))[axis]
         if (begin, begin + length) == (start, end) and ir.attr(join, f"scale_x_{index}") == ir.attr(join, "scale_o"):
-            return Form("it is what was joined before", 0.0, partial(sheet.put, ir.source(join, index), node))
+            return CheaperForm("it is what was joined before", 0.0, partial(sheet.put, ir.source(join, index), node))
         begin += length
     return None
 
@@ -106,7 +106,7 @@ _AXES = 3
 # ---- transposes ----------------------------------------------------------------------------------------------------
 
 
-def transposed(sheet: Sheet, node: ir.Node) -> Form | None:
+def transposed(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     """A Transpose: of axes that stay together one is made; then matrices are turned, as a whole or one by one."""
     shape, perm = sizes(node.inputs[0]) if node.inputs else None, list(ir.attr(node, "perm") or [])
     if node.op_type != TRANSPOSE.name or shape is None or len(perm) != len(shape) or len(shape) == 2:
@@ -123,7 +123,7 @@ def transposed(sheet: Sheet, node: ir.Node) -> Form | None:
             value = move(value, node)
         sheet.put(value, node)
 
-    return Form("turned as matrices, whose price is known", cycles, write)
+    return CheaperForm("turned as matrices, whose price is known", cycles, write)
 
 
 def _merged(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
