@@ -35,7 +35,7 @@ def separate_groups(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str
     shape[1] = each
     parts = []
     for number in range(group):
-        source = make.crop(ir.source(node), 1, number * deep, (number + 1) * deep, "channels")
+        source = make.crop(ir.source(node), 1, number * deep, (number + 1) * deep, f"part{number}_channels")
         part = np.ascontiguousarray(weight[number * deep : (number + 1) * deep])
         inputs = [source, make.constant(part, f"part{number}_weight")]
         if bias is not None:

@@ -1,0 +1,62 @@
+"""Groups of a transposed convolution one by one: the same function, and each group within the limits."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.fit.windows import deconv_groups
+from lingeronnx.graph import ir
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
+from tests import nets
+
+
+def net(group, channels, bias=True, **attributes):
+    made = nets.Net(channels, 5, 6, seed=2)
+    weight = made.const(np.random.default_rng(0).standard_normal((channels, 3, 3, 2)).astype(np.float32))
+    inputs = ["x", weight]
+    if bias:
+        inputs.append(made.const(np.arange(3.0 * group, dtype=np.float32)))
+    made.node("ConvTranspose", *inputs, out="y", group=group, **attributes)
+    return made.graph("y")
+
+
+def run(model, feed):
+    (_, array, _) = next(FloatRunner(model, {"y"}).run(feed))
+    return array
+
+
+@pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA))
+@pytest.mark.parametrize(
+    "group, bias, attributes", [(2, True, {"strides": [2, 1]}), (4, False, {"pads": [1, 0, 1, 0]})]
+)
+def test_the_same_function(row, group, bias, attributes):
+    model = net(group, 4 * group, bias, **attributes)
+    feed = nets.samples(model, 2)
+    trace_shapes(model, {"x": feed["x"][:1]})
+    want = run(ir.clone(model), feed)
+    (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
+    told = deconv_groups.separate_groups(model, node, row)
+    assert told == (f"{group} groups of a transposed convolution side by side", "exact")
+    parts = [n for n in model.graph if n.op_type == "ConvTranspose"]
+    assert len(parts) == group
+    assert all(int(ir.attr(n, "group", 1)) == 1 for n in parts)
+    np.testing.assert_allclose(run(model, feed), want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("group", (1, 17))
+def test_one_group_and_very_many_stay(group):
+    model = net(group, group * 2)
+    trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
+    (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
+    assert deconv_groups.separate_groups(model, node, ARCS) is None
+
+
+def test_what_does_not_fit_then_either_stays(monkeypatch):
+    model = net(2, 8)
+    trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
+    before = [n.op_type for n in model.graph]
+    monkeypatch.setattr(deconv_groups, "float_op", lambda *_: (None, "no"))
+    (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
+    assert deconv_groups.separate_groups(model, node, ARCS) is None
+    assert [n.op_type for n in model.graph] == before
