@@ -54,7 +54,7 @@ def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph]]:
     stage.cheaper = recorded
     try:
         calib, _ = entry.data(4)
-        result = lo.quantize(entry.model, calib, platform=target, effort="fast", **entry.settings)
+        result = lo.quantize(entry.model, calib, platform=target, effort="fast", objective="time", **entry.settings)
         single = [pair for pair in seen if _names(pair[1]) == _names(result.graph)]
         if single:
             return single[-1:]

@@ -174,13 +174,13 @@ _QUANTIZING = (
     click.option("--fit/--no-fit", default=None, help="Rewrite layers that break a limit of the chip.  [default: fit]"),
     click.option("--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready."),
     click.option("--parts", type=click.IntRange(1, 1), metavar="1",
-                 help="Do not cut a model that is not chip-ready into several parts, and move no layer to the host."),
+                 help="Do not cut a model that is not chip-ready into several parts for the chip."),
     click.option("--cells", type=click.Choice(["auto", "chip", "host"]), default=None,
                  help="Where the cells of recurrent layers whose states are fed back are computed; auto: in float on "
                  "the host where held-back calls show that it is better.  [default: auto]"),
     click.option("--max-parts", type=click.IntRange(1), metavar="N",
-                 help="Parts for the chip at most; those with the least work move to the host.  [default: as many as "
-                 "float operators between integers make]"),
+                 help="Parts for the chip at most; layers that stand against it move to the host.  [default: as many "
+                 "as float operators between integers make, and no layer moves]"),
     click.option("--skip", multiple=True, metavar="SELECTOR",
                   help="Leave these nodes in float: a node, a tensor, a glob or type:Conv; NAME..: it and all "
                   "behind it; ..NAME: all before it. Repeatable."),
@@ -192,8 +192,8 @@ _QUANTIZING = (
                   help="full: every finding, node and layer, and why a simplification of the graph was not made.  "
                   "[default: short]"),
     click.option("--objective", type=click.Choice(OBJECTIVES),
-                 help="What decides between forms of the same integers. accuracy: of what is as accurate the fastest; "
-                 "time: also where more stays in shared memory; memory: only what takes no more of it.  "
+                 help="What decides between forms of the same integers. accuracy: nodes keep their forms; time: those "
+                 "that take the fewest cycles; memory: of these only what takes no more shared memory.  "
                  "[default: accuracy]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),

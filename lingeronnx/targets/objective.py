@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "TIME", "keeps_constants", "objective_of"]
 
-#: accuracy : of what is as accurate the fastest. time : the fastest, also where that keeps more in shared memory.
-#: memory : nothing is faster at the cost of shared memory.
+#: accuracy : nodes keep their forms; of arguments that are right the fastest. time : also the fastest forms of the same
+#: integers, and what keeps more in shared memory. memory : the fastest forms that need no more of it.
 ACCURACY: Final = "accuracy"
 TIME: Final = "time"
 MEMORY: Final = "memory"

@@ -11,11 +11,9 @@ from ...flow.assign import ScaleChoice, assign, shared_scales
 from ...flow.factor_groups import partition_with_clips
 from ...flow.lower import lower
 from ...flow.partition import Partition, partition
-from ...flow.prepare.states import recurrences
 from ...flow.report import FloatNode, float_nodes
 from ...flow.report.merges import Merge, merges
 from ...flow.report.program import ProgramReport, program_of
-from ...flow.trials.departures import ROUNDS, Departures
 from ...formats import CLIP
 from ...graph import ir
 from ...ops.macs import macs
@@ -47,36 +45,22 @@ class Forecast:
 def forecast(model: ir.Graph, target: Target) -> Forecast:
     """Return what becomes of the normalised and fitted float `model`; nothing for a row without a packer.
 
-    The scales are placeholders: a guess for every activation, made to agree as the chip asks. What `quantize` leaves to
-    the host by evidence stays on the chip here.
+    The scales are placeholders: a guess for every activation, made to agree as the chip asks. What `quantize` moves to
+    the host, by evidence or with `max_parts`, stays on the chip here.
     """
     parts = partition_with_clips(model, target, {}, 8)
     if not target.packs or not parts.ops:
         return Forecast()
-    between = bool(float_nodes(model, parts.floats, parts.inside)[0])
-    if between and (steps := recurrences(model)):
-        parts = partition_with_clips(model, target, {**parts.floats, **steps}, 8)
-    choice, formed, program = None, list[Fitted](), ProgramReport()
-    for left in reversed(range(ROUNDS)):
-        lowered = _lowered(parts, target)
-        if lowered is None:
+    lowered = _lowered(parts, target)
+    if lowered is None:
+        return Forecast()
+    graph, choice, formed = lowered.graph, None, list[Fitted]()
+    if not float_nodes(model, parts.floats, parts.inside)[0]:
+        graph, formed = target.finish(graph)
+        choice = target.verdict(chip_part(target.named(graph), target))
+        if choice.verdict.chip_ready:
             return Forecast(choice, formed)
-        graph = lowered.graph
-        if not float_nodes(model, parts.floats, parts.inside)[0]:
-            graph, done = target.finish(graph)
-            verdict = target.verdict(chip_part(target.named(graph), target))
-            if choice is None and not between:
-                choice, formed = verdict, list(done)
-            if verdict is choice and verdict.verdict.chip_ready:
-                return Forecast(choice, formed)
-        names = target.vendor.names(graph)
-        program, _ = program_of(graph, target, names)
-        more = Departures(program, parts, lowered, names.tensors).found(last=not left)
-        if not more:
-            break
-        parts = partition_with_clips(model, target, {**parts.floats, **more}, 8)
-        if not parts.ops:
-            return Forecast(choice, formed)
+    program, _ = program_of(graph, target, target.vendor.names(graph))
     fallbacks, host = float_nodes(model, parts.floats, parts.inside)
     work = sum(macs(node) for node in model.graph)
     share = sum(macs(node) for node, _ in parts.nodes) / work if work else 1.0

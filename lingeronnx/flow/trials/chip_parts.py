@@ -30,12 +30,11 @@ _GAIN = 0.5  # dB that an output gains where such a part goes to the host
 def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compared:
     """Return `best`, or the same with more in float, where that lets the chip run the rest in parts.
 
-    What is chip-ready, what another tool has quantized and what the user does not want in parts stays as it is.
+    Without `max_parts` no layer moves. What is chip-ready and what another tool has quantized stays as it is.
     """
     prepared = best.prepared
-    if not prepared.conf.in_parts or not prepared.target.packs or prepared.read is not None or not prepared.parts.ops:
-        return best
-    if best.result.report.chip_ready:
+    movable = prepared.conf.max_parts is not None and prepared.target.packs and prepared.read is None
+    if not movable or not prepared.parts.ops or best.result.report.chip_ready:
         return best
     return _with_small_parts(_settled(_with_layers(best, progress), progress), progress)
 

@@ -86,9 +86,9 @@ def told_host(prepared: Prepared) -> dict[str, str]:
 
 
 def _runs_in_parts(prepared: Prepared) -> bool:
-    """Whether float operators cut the chip's work, so that a little more on the host costs no part."""
+    """Whether float operators cut the chip's work, and layers may move: a little more on the host costs no part."""
     parts = prepared.parts
-    if not prepared.target.packs or not prepared.conf.in_parts or prepared.read is not None:
+    if not prepared.target.packs or prepared.conf.max_parts is None or prepared.read is not None:
         return False
     return bool(float_nodes(parts.graph, parts.floats, parts.inside)[0])
 

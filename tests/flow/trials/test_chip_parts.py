@@ -114,13 +114,15 @@ def test_a_wide_convolution_over_a_line_stands_upright():
     assert np.abs(ours - theirs).max() <= 2 / 16
 
 
-def test_a_tiny_island_goes_to_the_host_by_default_and_numbers_are_counted_by_the_files_names():
+def test_a_tiny_island_goes_to_the_host_and_numbers_are_counted_by_the_files_names():
     """Names that the packer does not take are others in the file; the numbers handed over are still counted."""
     net = Net(8, 8, 8)
     a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), out="in:0")
     b = net.node("Add", a, net.const(np.full((1, 8, 1, 1), 0.3, np.float32)), out="sum:0")
     c = net.node("Erf", b, out="out:0")
-    result = made(net.graph(net.conv(c, (8, 8, 3, 3), pads=[1] * 4, out="y")))
+    model = net.graph(net.conv(c, (8, 8, 3, 3), pads=[1] * 4, out="y"))
+    assert len(made(model).report.program.chip) == 3  # without the option no layer moves
+    result = made(model, max_parts=9)
     assert result.report.names
     assert len(result.report.program.chip) == 2
     assert "numbers to hand over" in next(n.why for n in result.report.float_nodes if n.op_type == "Add")
@@ -140,7 +142,7 @@ def test_a_layer_that_needs_too_much_memory_goes_alone():
     one = made(wide_layer(), platform=small, parts=1)
     assert not one.report.chip_ready
     assert not any(node.op_type == "Conv" for node in one.report.host_part)
-    result = made(wide_layer(), platform=small)
+    result = made(wide_layer(), platform=small, max_parts=9)
     assert result.report.chip_ready or result.report.program.runs
     assert any("bytes are needed" in node.why for node in [*result.report.host_part, *result.report.float_nodes])
     assert 0 < result.report.integer_macs < 1
@@ -152,8 +154,8 @@ def test_a_part_of_little_work_goes_to_the_host_where_that_is_nearer():
     a = net.conv(net.conv("x", (32, 16, 3, 3), pads=[1] * 4), (32, 32, 3, 3), pads=[1] * 4)
     mean = net.node("Flatten", net.node("GlobalAveragePool", net.node("Erf", a)))
     model = net.graph(net.linear(net.node("Erf", mean), (32, 8), out="y"))
-    fast = made(model)
-    full = quantize(model, samples(model, 64), platform="venus")
+    fast = made(model, max_parts=9)
+    full = quantize(model, samples(model, 64), platform="venus", max_parts=9)
     assert [node.op_type for node in fast.report.host_part if node.macs] == []
     (last,) = [node for node in full.report.host_part if node.macs]
     assert "measured, it is better in float" in last.why

@@ -11,7 +11,7 @@ from .....run.part import chip_part
 from .... import Target
 from ...._target import Fitted
 from ....latency import Latency, TimeSaved
-from ....objective import MEMORY, objective_of
+from ....objective import ACCURACY, MEMORY, objective_of
 from ...packer.arguments.choice import choose
 from ...packer.arguments.mending import rank
 from ...packer.arguments.speed import weight
@@ -34,8 +34,10 @@ _REWRITES: tuple[_Rewrite, ...] = (
     part_whole, factor_depthwise, row_pointwise, enlarged, join_turned, part_turned, transposed,
 )  # fmt: skip
 
-#: The share of a node's cycles that a form must save.
-_LEAST = 0.02
+#: The share of a node's cycles that a form must save, and the share of the whole graph's that all must. Matrices that
+#: are turned have no batch axis any more: the simulator runs such a graph sample by sample, and an exact QDQ has batch
+#: 1. For less than that a graph stays as it was.
+_LEAST, _WORTH = 0.02, 0.05
 
 
 @dataclass(frozen=True)
@@ -62,19 +64,21 @@ class _Told:
         return cls(rank(said), first or time, time, weight(time, target), said.memory.need)
 
     def beats(self, other: _Told, objective: str) -> bool:
-        """Whether it is promised as well and takes less time, with no more bytes whose price is not known."""
+        """Whether it is promised as well and clearly takes less time, with no more bytes whose price is not known."""
         mine, others = (sum(work.bytes for work in told.time.unpriced) for told in (self, other))
         if objective == MEMORY and self.memory > other.memory:
             return False
-        return self.rank <= other.rank and self.weight < other.weight and mine <= others
+        return self.rank <= other.rank and self.weight < (1.0 - _WORTH) * other.weight and mine <= others
 
 
 def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
     """Return the integer `graph` with nodes in forms that take fewer cycles, what was done, and what that saves.
 
-    The same graph where it is not right on the chip, or where no form saves anything. All forms are taken together
-    where the whole is promised so, else kind by kind.
+    The same graph where accuracy alone is the objective, where it is not right on the chip, and where no form saves
+    anything. All forms are taken together where the whole is promised so, else kind by kind.
     """
+    if objective_of(graph) == ACCURACY:
+        return graph, [], None
     before = now = _Told.of(graph, target)
     if before is None or now is None:
         return graph, [], None
