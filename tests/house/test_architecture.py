@@ -28,7 +28,7 @@ ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "graph": {"errors", "files"},
-    "targets": {"errors", "graph"},
+    "targets": {"errors", "files", "graph"},
     "plan": {"errors", "files", "graph", "targets"},
     "formats": {"errors", "graph", "plan", "targets"},
     "emit": {"errors", "graph", "plan", "targets", "formats"},

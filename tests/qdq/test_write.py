@@ -82,13 +82,15 @@ def test_the_oracle_is_onnxruntime_alone(optimized):
     np.testing.assert_array_equal(got.reshape(5, 2), want)
 
 
+def sums_are_exact():
+    """Whether onnxruntime's products of bytes are: without instructions for them sums of two saturate in 16 bits."""
+    return (best := instructions.row()) is not None and best.name in ("avx512-vnni", "avx-vnni")
+
+
 @pytest.mark.parametrize("optimized", (False, True))
 def test_whole_models_agree(optimized):
-    """The classes of the digits, and all numbers within a few counts after nine layers.
-
-    Where a processor has no instructions for products of bytes, onnxruntime's sums of two saturate in 16 bits.
-    """
-    exact = not optimized or (best := instructions.row()) is not None and best.name in ("avx512-vnni", "avx-vnni")
+    """The classes of the digits, and all numbers within a few counts after nine layers."""
+    exact = not optimized or sums_are_exact()
     made = lo.quantize("models/digits_cnn.onnx", "models/digits_calib.npz", platform="generic", effort="fast")
     found = write(made.graph)
     with np.load("models/digits_test.npz") as data:
@@ -206,7 +208,7 @@ def test_qoperator_gives_the_same():
     feed = samples(made.graph)
     for optimized in (False, True):
         a, b = (integers(proto, feed, ["y"], optimized)["y"] for proto in (plain, held))
-        assert np.abs(a - b).max() * made.plan.tensors["y"].scale <= 1.01
+        assert np.abs(a - b).max() * made.plan.tensors["y"].scale <= (1.01 if sums_are_exact() else 10)
 
 
 # ---- refusals and commands -------------------------------------------------------------------------------------------

@@ -152,4 +152,4 @@ def test_tables_and_texts_name_nodes_and_modules(tmp_path):
     table = (tmp_path / "compare_per_layer_out.csv").read_text()
     assert table.splitlines()[0].endswith(",node,module")
     assert ",/block0/op/Conv,block0.op\n" in table
-    assert "Conv /block0/op/Conv '" in (tmp_path / "abnormal_layer_advisor.txt").read_text()
+    assert "block0.op: Conv '" in (tmp_path / "abnormal_layer_advisor.txt").read_text()
