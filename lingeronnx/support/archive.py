@@ -20,12 +20,13 @@ from ..errors import told
 __all__ = ["write_archive"]
 
 _MODELS = 5  # of a command line; no command takes more
+_MESSAGE = 200  # characters of an exception's message; some print whole graphs with their constants
 
 _README = """\
 A bug in lingeronnx. In this archive are:
 
 command.txt       the command line
-traceback.txt     where it ended
+traceback.txt     where it ended; of messages the first 200 characters
 environment.json  versions, processor, settings; what `lingeronnx doctor --json` prints
 models/           the models of the command line without their weights: a pattern stands for every constant but single
                   numbers and integers of at most 64 elements (shapes, axes)
@@ -41,7 +42,7 @@ def write_archive(words: Sequence[str], trace: str) -> Path | None:
     words : the command line behind the program's name. trace : the traceback. Returns the file, None where none could
     be written.
     """
-    parts = {"command.txt": shlex.join(["lingeronnx", *words]) + "\n", "traceback.txt": trace}
+    parts = {"command.txt": shlex.join(["lingeronnx", *words]) + "\n", "traceback.txt": _places(trace)}
     missing = []
     try:
         from .environment import environment
@@ -62,6 +63,19 @@ def write_archive(words: Sequence[str], trace: str) -> Path | None:
             continue
         return path
     return None
+
+
+def _places(trace: str) -> str:
+    """Return a traceback without what its messages may print of a model: of each the first 200 characters."""
+    kept, message = [], False
+    for line in trace.splitlines():
+        frame = line.startswith(("  File ", "    ", "Traceback ", "During ", "The above "))
+        if frame and not (message and line.startswith("    ")):
+            kept.append(line)
+        elif line and not message:
+            kept.append(line if len(line) <= _MESSAGE else f"{line[:_MESSAGE]} ...")
+        message = not frame or (message and line.startswith("    "))
+    return "\n".join(kept) + "\n"
 
 
 def _models(words: Sequence[str], missing: list[str]) -> Iterator[tuple[str, bytes]]:

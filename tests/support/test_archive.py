@@ -72,3 +72,18 @@ def test_a_failing_archive_does_not_hide_the_bug(here, monkeypatch):  # noqa: F8
     result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     assert "this is a bug in lingeronnx" in result.stderr
+
+
+def test_messages_that_print_a_graph_are_cut(monkeypatch, tmp_path):
+    """Some libraries print all constants of a model into an exception."""
+    monkeypatch.chdir(tmp_path)
+    trace = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
+        + f"ValueError: {'x' * 500} 9.25\n        w = 9.25\n)\n\nThe above exception was the direct cause:\n\n"
+        + 'Traceback (most recent call last):\n  File "b.py", line 2, in h\n    k()\nRuntimeError: no\n'
+    )
+    kept = members(write_archive(["check"], trace))["traceback.txt"].decode()
+    assert "9.25" not in kept
+    for line in ('File "a.py", line 1, in f', "    g()", 'File "b.py", line 2, in h', "    k()", "RuntimeError: no"):
+        assert line in kept
+    assert max(map(len, kept.splitlines())) < 210
