@@ -79,8 +79,8 @@ def test_messages_that_print_a_graph_are_cut(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     trace = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
-        + f"ValueError: {'x' * 500} 9.25\n        w = 9.25\n)\n\nThe above exception was the direct cause:\n\n"
-        + 'Traceback (most recent call last):\n  File "b.py", line 2, in h\n    k()\nRuntimeError: no\n'
+        f"ValueError: {'x' * 500} 9.25\n        w = 9.25\n)\n\nThe above exception was the direct cause:\n\n"
+        'Traceback (most recent call last):\n  File "b.py", line 2, in h\n    k()\nRuntimeError: no\n'
     )
     kept = members(write_archive(["check"], trace))["traceback.txt"].decode()
     assert "9.25" not in kept
