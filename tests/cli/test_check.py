@@ -41,7 +41,7 @@ def test_command(tmp_path, integer):
     assert time.startswith("time on venus: nothing is published of the time on venus")
     assert cost == "cost on the chip:"
     assert head.split()[:3] == ["layer", "operator", "MACs"]
-    assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + ["AvgPool2dInt", "Conv2dInt"]
+    assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + ["AvgPool2dInt", "LinearInt"]
     assert any(line.split()[:1] == ["total"] for line in layers)
     moved = run(tmp_path / "good.onnx", "--packer-args", "-p venus -r 100")
     assert moved.exit_code == 1

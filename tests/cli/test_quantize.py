@@ -19,7 +19,7 @@ def test_quantize_the_whole_output(here: Here) -> None:
         "tiny.onnx -> venus, q-value\n"
         "\n"
         "  chip-ready        yes\n"
-        "  integer layers    5: Conv2dInt 2, Flatten 1, MaxPool 1, Relu 1\n"
+        "  integer layers    5: Conv2dInt 1, Flatten 1, LinearInt 1, MaxPool 1, Relu 1\n"
         "  integer MACs      100.0 %\n"
         "  on the chip       600 MACs 8x8; weights 208 bytes; shared memory 272 of 655,360 bytes, psram 208\n"
         "                    of 8,388,608; 208 bytes over DMA\n"
@@ -74,7 +74,7 @@ def test_the_part_for_the_packer_is_written_beside(here: Here) -> None:
     assert "soft_quant_chip.onnx" in shown["packer"]
     assert shown["written"] == ["soft_quant.onnx", "soft_quant_chip.onnx"]
     part = onnx.load(here.folder / "soft_quant_chip.onnx")
-    assert [node.op_type for node in part.graph.node][-2:] == ["Reshape", "Dequant"]
+    assert [node.op_type for node in part.graph.node][-2:] == ["LinearInt", "Dequant"]
     assert [value.name for value in part.graph.output] == ["g"]
 
 
