@@ -55,13 +55,13 @@ def forecast(model: ir.Graph, target: Target) -> Forecast:
     if lowered is None:
         return Forecast()
     graph, choice, formed = lowered.graph, None, list[Fitted]()
-    if not float_nodes(model, parts.floats, parts.inside)[0]:
+    fallbacks, host = float_nodes(model, parts.floats, parts.inside)
+    if not fallbacks:
         graph, formed = target.finish(graph)
         choice = target.verdict(chip_part(target.named(graph), target))
         if choice.verdict.chip_ready:
             return Forecast(choice, formed)
     program, _ = program_of(graph, target, target.vendor.names(graph))
-    fallbacks, host = float_nodes(model, parts.floats, parts.inside)
     work = sum(macs(node) for node in model.graph)
     share = sum(macs(node) for node, _ in parts.nodes) / work if work else 1.0
     fewer = merges([entry.node for entry in fallbacks], model, target)

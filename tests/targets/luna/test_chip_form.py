@@ -15,9 +15,6 @@ from lingeronnx.targets.luna.finish.nodes import joined
 from tests import nets
 from tests.packer import judge
 
-#: What is cheaper in another form is written so afterwards: `test_cheaper` is about that.
-pytestmark = pytest.mark.usefixtures("as_formed")
-
 #: The module, whose name in the package is that of its function.
 LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}

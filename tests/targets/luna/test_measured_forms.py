@@ -19,9 +19,6 @@ from lingeronnx.targets.luna.packer.judge import judge
 from tests import measured, nets
 from tests.packable import CHIPS, judged, printed
 
-#: What is cheaper in another form is written so afterwards: `test_cheaper` is about that.
-pytestmark = pytest.mark.usefixtures("as_formed")
-
 #: Modules whose names in their packages are those of functions.
 LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
 LAYER_NORM = importlib.import_module("lingeronnx.ops.layers.layer_norm")
