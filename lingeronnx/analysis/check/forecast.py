@@ -54,7 +54,8 @@ def forecast(model: ir.Graph, target: Target) -> Forecast:
     lowered = _lowered(parts, target)
     if lowered is None:
         return Forecast()
-    graph, choice, formed = lowered.graph, None, list[Fitted]()
+    graph, choice = lowered.graph, None
+    formed: Sequence[Fitted] = ()
     fallbacks, host = float_nodes(model, parts.floats, parts.inside)
     if not fallbacks:
         graph, formed = target.finish(graph)
