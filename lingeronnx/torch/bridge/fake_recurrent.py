@@ -66,7 +66,7 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     arrays = [integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)]
     exact = dict(enumerate(computed(_with_parameters(kernel, parts, at), arrays, x)))
     walk = _lstm if isinstance(kernel, k.Lstm) and length else _stepwise
-    y, h, cell = walk(kernel, _Parts(wh, bh, of_h, at.probe, alive), sums, h, cell * 2.0**-in_cell, exact[0])
+    y, h, cell = walk(kernel, _StateSums(wh, bh, of_h, at.probe, alive), sums, h, cell * 2.0**-in_cell, exact[0])
     smooth = [
         y.transpose(0, 1) if kernel.time_axis else y,
         *(s.unsqueeze(kernel.time_axis) for s in (h, cell * 2.0**in_cell)),
@@ -74,7 +74,7 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     return tuple(replaced(smooth[i].to(exact[i].dtype), exact[i]) for i in kernel.kept)
 
 
-class _Parts(NamedTuple):
+class _StateSums(NamedTuple):
     """The states' side of a layer: weight [G*H, H], bias [G*H], its sums' ratio, the probe, alive [T, N, 1] or None."""
 
     wh: Any
@@ -84,7 +84,7 @@ class _Parts(NamedTuple):
     alive: Any
 
 
-def _lstm(kernel: Any, own: _Parts, sums: Any, h: Any, cell: Any, exact: Any) -> tuple[Any, Any, Any]:
+def _lstm(kernel: Any, own: _StateSums, sums: Any, h: Any, cell: Any, exact: Any) -> tuple[Any, Any, Any]:
     """Return y [T, N, H], the last state and cell of an LSTM, around the states that the simulator gave."""
     states = (exact.transpose(0, 1) if kernel.time_axis else exact).float()
     alive = own.alive
@@ -97,7 +97,7 @@ def _lstm(kernel: Any, own: _Parts, sums: Any, h: Any, cell: Any, exact: Any) ->
     return y if kernel.forward else y.flip(0), h, cell
 
 
-def _stepwise(kernel: Any, own: _Parts, sums: Any, h: Any, cell: Any, exact: Any) -> tuple[Any, Any, Any]:
+def _stepwise(kernel: Any, own: _StateSums, sums: Any, h: Any, cell: Any, exact: Any) -> tuple[Any, Any, Any]:
     """Return the same of any kind, step by step with autograd; its states are its own, not `exact`."""
     states = []
     times = range(len(sums)) if kernel.forward else range(len(sums) - 1, -1, -1)

@@ -42,11 +42,11 @@ def walked(walk: Walk, a: Any, h: Any, c: Any, wh: Any, bh: Any, probe: Any = No
     a : the inputs' sums in the gates' unit, float32 [T, N, 4H]. h, c : what the walk begins with [N, H]: counts, and
     the real cell. wh [4H, H], bh [4H] : counts. probe : log2 of the scale of y, where its gradient is wanted.
     """
-    made: tuple[Any, Any, Any] = _Walked.apply(a, h, c, wh, bh, probe, walk)
+    made: tuple[Any, Any, Any] = _StraightThrough.apply(a, h, c, wh, bh, probe, walk)
     return made
 
 
-class _Walked(torch.autograd.Function):
+class _StraightThrough(torch.autograd.Function):
     """`walked` with the gradient of this file's first lines."""
 
     @staticmethod
