@@ -155,7 +155,8 @@ def _whole_lstm(a: Attributes, x: Any, w: Any, r: Any, b: Any, starts: Sequence[
     for d in range(directions):
         parameters += [w[d][turned], r[d][turned], *(part[turned] for part in b[d].chunk(2))]
     states = tuple(x.new_zeros(directions, x.shape[1], units) if s is None else s for s in starts)
-    y, h, c = torch.lstm(x.flip(0) if backwards else x, states, parameters, True, 1, 0.0, False, directions == 2, False)
+    rest = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": False}
+    y, h, c = torch.lstm(x.flip(0) if backwards else x, states, parameters, has_biases=True, **rest)
     y = y.unflatten(2, (directions, units)).transpose(1, 2)  # [T, D, N, H]
     return y.flip(0) if backwards else y, h, c
 

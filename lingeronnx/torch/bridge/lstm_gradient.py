@@ -66,7 +66,8 @@ class _StraightThrough(torch.autograd.Function):
         inside = (real >= -walk.top - 0.5) & (real <= walk.top - 0.5)
         inside = inside if alive is None else inside & alive
         ctx.walk, ctx.probed = walk, probe is not None
-        ctx.save_for_backward(before, torch.cat([c[None], cells[:-1]]), i, kept, g, o, curve, inside, wh, bh)
+        kept_for_later = [before, torch.cat([c[None], cells[:-1]]), i, kept, g, o, curve, inside, wh, bh]
+        ctx.save_for_backward(*kept_for_later)
         final = states[-1] if alive is None else _last(states, alive, h)
         return states.clone(), final.clone(), last.clone()
 
