@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORE   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-tests
+DOCS   := $(VENV)/.installed-docs
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
 # tests/conftest.py puts the files in an order that ends with short ones. Many tests start Python anew: bytecode is
@@ -16,10 +17,11 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup clean
+.PHONY: help venv demo test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup \
+        docs docs-pages docs-messages clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 venv: $(TESTS) ## set up .venv with the package and its test tools (again only when setup.cfg changes)
 
@@ -40,6 +42,11 @@ $(TESTS): $(CORE)
 	  echo "no CPU build of $(TORCH) at hand; what comes instead brings gigabytes of CUDA on Linux." \
 	       "CONTRIBUTING.md tells how to name an index that has the CPU build."
 	@$(PIP) install -e '.[test]'
+	@touch $@
+
+$(DOCS): $(CORE)
+	@echo "installing what builds the site into $(VENV)"
+	@$(PIP) install -e '.[docs]'
 	@touch $@
 
 demo: $(CORE) ## quantize the digits model and print its accuracy, float against integer
@@ -87,6 +94,21 @@ bench: $(TESTS) ## measure speed and write docs/benchmarks.md; tell what became 
 
 warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup
+
+# -W: a warning is an error; all are told before it ends.
+SPHINX := $(BIN)/python -m sphinx -q -W --keep-going -j auto
+
+docs: $(DOCS) ## build the site, build/site/index.html in English and build/site/zh/index.html in Chinese
+	$(SPHINX) -b html -d build/doctrees/en docs build/site
+	$(SPHINX) -b html -d build/doctrees/zh -D language=zh_CN docs build/site/zh
+	@echo "open build/site/index.html, build/site/zh/index.html"
+
+docs-pages: $(CORE) ## write the pages of docs/ that the code tells: commands, calls, files, targets, error messages
+	$(BIN)/python -m docs.pages
+
+docs-messages: $(DOCS) ## bring docs/locale to the pages as they are: what changed is marked, for the translators
+	$(SPHINX) -b gettext -d build/doctrees/gettext docs build/messages
+	$(BIN)/python -m docs.pages.catalogues build/messages
 
 clean: ## remove what these targets made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

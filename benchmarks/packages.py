@@ -5,8 +5,8 @@
 `build` makes the sdist, and of the sdist the wheel, in environments of its own; both lie in dist/ afterwards. For each
 PYTHON the wheel is installed, with nothing else, and its commands are run on real files: demo, quantize, simulate,
 compare, fix-dequant. Then the sdist is, with the first PYTHON, and the wheel is run by `uvx` and by `pipx run`. By
-default PYTHON are this interpreter and each `python3.N` that starts. Ends with the sizes on disk, largest package first,
-and with what could not be tested. The exit code is 1 where something failed. Packages come from where pip takes them.
+default PYTHON are this interpreter and each `python3.N` that starts. The sizes on disk are told, the largest package
+first. The exit code is 1 where something failed. Packages come from where pip takes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ FILES = ("build/digits_cnn_quant.onnx", "quant.onnx", "outputs.npz", "compared/p
 
 _SIZES = """
 import importlib.metadata as m, json
-sizes = {d.name: sum(p.stat().st_size for f in d.files or () if (p := d.locate_file(f)).is_file()) for d in m.distributions()}
+
+def size(found):
+    paths = [found.locate_file(name) for name in found.files or ()]
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+sizes = {found.name: size(found) for found in m.distributions()}
 print(json.dumps(sizes))
 """
 
@@ -71,9 +76,7 @@ def built(folder: Path) -> tuple[Path, Path]:
     """Return (sdist, wheel), made in dist/; the wheel is made of the sdist."""
     place = environment(sys.executable, folder / "build", "build")
     source = folder / "source"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv", "dist", "build", "*.egg-info", "__pycache__", "shared", ".*_cache"
-    )
+    ignored = shutil.ignore_patterns(".*", "dist", "build", "*.egg-info", "__pycache__", "shared")
     shutil.copytree(ROOT, source, ignore=ignored)
     run(place / "python", "-m", "build", "--outdir", folder / "dist", source, cwd=folder)
     (sdist,), (wheel,) = (list((folder / "dist").glob(kind)) for kind in ("*.tar.gz", "*.whl"))
@@ -88,9 +91,8 @@ def tested(place: Path, folder: Path) -> float:
     folder.mkdir()
     shutil.copy(LEGACY, folder / "legacy.onnx")
     began = time.monotonic()
-    where = Path(
-        run(place / "python", "-c", "import lingeronnx; print(lingeronnx.__file__)", cwd=folder).strip()
-    ).parent
+    there = run(place / "python", "-c", "import lingeronnx; print(lingeronnx.__file__)", cwd=folder)
+    where = Path(there.strip()).parent
     if not where.is_relative_to(place.parent):
         raise Failed(f"what was imported lies in {where}, not in {place.parent}")
     for words in COMMANDS:

@@ -645,9 +645,22 @@ def replace_readers(old: Value, new: Value) -> None:
 
 def remove_unused(model: Graph) -> None:
     """Take out nodes, initializers and functions that nobody needs."""
+    holding = [node for node in model.graph if holds_graphs(node)]
     common.RemoveUnusedNodesPass()(model)
+    while gone := [node for node in holding if node.graph is None]:
+        _release(gone)
+        holding = [node for node in holding if node.graph is not None]
+        common.RemoveUnusedNodesPass()(model)
     if model.functions:
         common.RemoveUnusedFunctionsPass()(model)
+
+
+def _release(gone: Iterable[Node]) -> None:
+    """Let subgraphs of nodes that are gone read nothing: onnx_ir counts them among the users of what they read."""
+    for body in (body for node in gone for attribute in node.attributes.values() for body in subgraphs(attribute)):
+        for inner in all_nodes(body):
+            for place in range(len(inner.inputs)):
+                inner.replace_input_with(place, None)
 
 
 def inline(model: Graph) -> None:

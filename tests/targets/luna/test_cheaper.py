@@ -39,6 +39,8 @@ def written(model, *rewrites, platform="arcs"):
                 form.write()
                 count += 1
     sheet.close()
+    names = [node.name for node in graph.graph]
+    assert len(set(names)) == len(names)
     return graph, count
 
 
@@ -418,6 +420,18 @@ def test_what_was_saved_stands_in_the_graph():
     assert TimeSaved.noted({"lingeronnx.cycles": "[]"}, "arcs") is None
     assert TimeSaved.total([TimeSaved(2, 1, "arcs"), TimeSaved(3, 2, "arcs")]) == TimeSaved(5, 3, "arcs")
     assert TimeSaved.total([]) is None
+
+
+def test_added_nodes_leave_names_to_the_users():
+    """A layer that is called as an added node would be keeps its name, and no two nodes have one."""
+    model = detector("arcs")
+    next(node for node in model.graph.node if node.op_type == "Conv2dInt").name = "b_turned"
+    graph, done, _ = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert done
+    names = [node.name for node in graph.graph]
+    assert len(set(names)) == len(names)
+    assert next(node.name for node in graph.graph if node.op_type == "Conv2dInt") == "b_turned"
+    assert any(name.startswith("b_turned_") for name in names)
 
 
 # ---- what decides --------------------------------------------------------------------------------------------------
