@@ -129,6 +129,7 @@ def _report() -> _Schema:
     fidelity = {"type": "object", "additionalProperties": _maybe(_NUMBER)}
     return _record(
         {
+            "lingeronnx_report": _told({"enum": [1]}, "the version of this format"),
             "model": _told(_TEXT, "the file that was quantized"),
             "output": _told(_TEXT, "the file that was written"),
             "chip_part": _told(_maybe(_TEXT), "the file for the packer, where the host computes a part"),
@@ -176,7 +177,18 @@ def _report() -> _Schema:
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
         # Those behind the first are younger than 0.1.
-        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "cycles", "merges", "written"),
+        (
+            "deployment",
+            "unknown_macs",
+            "doubts",
+            "why_not",
+            "next",
+            "time",
+            "cycles",
+            "merges",
+            "written",
+            "lingeronnx_report",
+        ),
     )
 
 
