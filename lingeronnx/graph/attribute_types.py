@@ -77,7 +77,7 @@ def _check_types(node: NodeProto, types: Mapping[str, int]) -> None:
 
 def _type(number: int) -> str:
     known = AttributeProto.AttributeType.values()
-    return AttributeProto.AttributeType.Name(number) if number in known else str(number)  # type: ignore[arg-type]
+    return AttributeProto.AttributeType.Name(number) if number in known else str(number)
 
 
 @cache

@@ -144,7 +144,7 @@ class _Reader:
         if np.size(step) == 0:
             raise ModelError(f"{node.op_type} {node.name}: its scale is empty; it is a positive number")
         if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
-            what = zero.dtype if np.size(zero) else "empty"
+            what = str(zero.dtype) if np.size(zero) else "empty"
             raise ModelError(f"{node.op_type} {node.name}: its zero point is {what}; it is an integer")
         if not (np.isfinite(step).all() and (step > _LEAST).all()):
             what = f"its scale is {np.ravel(step)[0]:g}; it is a positive number, more than {_LEAST:g}"
