@@ -22,7 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from ..errors import ModelError, nearest
 from ..files import checked_target, no_regular_file, replacing
 from . import external
-from .attribute_types import QUANTIZED, check_attributes, place
+from .attributes import QUANTIZED, check_attributes, place
 from .extent import check_extent
 from .readback import read_back, with_inner
 
