@@ -95,8 +95,8 @@ bench: $(TESTS) ## measure speed and write docs/benchmarks.md; tell what became 
 warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup
 
-# -W: a warning is an error; all are told before it ends.
-SPHINX := $(BIN)/python -m sphinx -q -W --keep-going -j auto
+# -W: a warning is an error; all are told before it ends. -E: each page names all others, so all are made anew.
+SPHINX := $(BIN)/python -m sphinx -q -E -W --keep-going -j auto
 
 docs: $(DOCS) ## build the site, build/site/index.html in English and build/site/zh/index.html in Chinese
 	$(SPHINX) -b html -d build/doctrees/en docs build/site
