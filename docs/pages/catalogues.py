@@ -36,6 +36,7 @@ CHOSEN = (
     "finetune",
     "repair",
     "coming-from",
+    "errors",
 )
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -1,8 +1,6 @@
-"""Pages that the code tells are current, and every page has its place on the site."""
+"""Pages that the code tells say what they are for, and every page has its place on the site."""
 
 import re
-
-import pytest
 
 from docs.pages import DOCS, written
 from docs.pages.markdown import cell, table
@@ -11,11 +9,6 @@ from lingeronnx.targets import PLATFORMS
 
 WRITTEN = written()
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-
-
-@pytest.mark.parametrize("path", WRITTEN)
-def test_a_generated_page_is_current(path):
-    assert (DOCS / path).read_text(encoding="utf-8") == WRITTEN[path], "run `make docs-pages`"
 
 
 def test_every_page_is_on_the_site():
