@@ -248,7 +248,7 @@ def infer(net: Net) -> list[VerdictFinding]:
             return [
                 VerdictFinding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")
             ]
-        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
             return [
                 VerdictFinding(
                     "packs",
