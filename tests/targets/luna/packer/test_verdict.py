@@ -218,14 +218,3 @@ def test_a_reshape_keeps_the_number_of_elements(rows, packs):
     said = judge(net.model(net.conv(image, 8, 1, "y")), by_name("arcs"), ["-p", "arcs"])
     assert said.packs == packs
     assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"
-
-
-@pytest.mark.parametrize(("rows", "packs"), [(1, True), (3, False)])
-def test_a_reshape_keeps_the_number_of_elements(rows, packs):
-    """Several rows are not seen as one, as where a tensor between parts has frames in the place of a batch."""
-    net = IntNet("arcs", (rows, 32))
-    shape = net.const(np.array([1, 32, 1, 1], np.int64))
-    image = net.node("Reshape", ["xq", shape], "image", (1, 32, 1, 1), 16.0)
-    said = judge(net.model(net.conv(image, 8, 1, "y")), by_name("arcs"), ["-p", "arcs"])
-    assert said.packs == packs
-    assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"
