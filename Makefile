@@ -17,11 +17,11 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all promises fuzz fuzz-nets lint format bench warmup docs docs-pages \
-        docs-messages clean
+.PHONY: help venv demo test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup \
+        docs docs-pages docs-messages clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 venv: $(TESTS) ## set up .venv with the package and its test tools (again only when setup.cfg changes)
 
@@ -61,6 +61,13 @@ test-fast: $(TESTS) ## a few quick cases of each law
 test-all: lint ## lint, then all tests, with ten times as many random cases
 	LINGERONNX_TESTS=all LINGERONNX_EXAMPLES=10 $(PYTEST)
 
+test-lowest: ## tests with the lowest version of each dependency that setup.cfg allows, in an environment of its own
+	@$(PYTHON) -m benchmarks.lowest_versions $(LOWEST)
+
+package: ## build sdist and wheel into dist/, test them in clean environments (PACKAGE='--python python3.12': with this one)
+	@$(PYTHON) -m benchmarks.packages $(PACKAGE)
+	@$(PYTHON) -m benchmarks.container_steps
+
 promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fell (PROMISES=--write: renew the page)
 	@$(BIN)/python -m benchmarks.promises $(PROMISES)
 
@@ -88,8 +95,8 @@ bench: $(TESTS) ## measure speed and write docs/benchmarks.md; tell what became 
 warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup
 
-# -W: a warning is an error; all are told before it ends.
-SPHINX := $(BIN)/python -m sphinx -q -W --keep-going -j auto
+# -W: a warning is an error; all are told before it ends. -E: each page names all others, so all are made anew.
+SPHINX := $(BIN)/python -m sphinx -q -E -W --keep-going -j auto
 
 docs: $(DOCS) ## build the site, build/site/index.html in English and build/site/zh/index.html in Chinese
 	$(SPHINX) -b html -d build/doctrees/en docs build/site

@@ -1,6 +1,6 @@
 """The settings of the documentation site; `make docs` builds it, in English and in Chinese (CONTRIBUTING.md)."""
 
-from pathlib import Path
+import lingeronnx
 
 project = "lingeronnx"
 author = "lingeronnx"
@@ -16,8 +16,7 @@ gettext_compact = False
 gettext_location = False  # line numbers would make every edit a change of the whole catalogue
 figure_language_filename = "{root}.{language}{ext}"
 
-_VERSION = Path(__file__).parents[1] / "setup.cfg"
-release = next(line.split("=")[1].strip() for line in _VERSION.read_text().splitlines() if line.startswith("version"))
+release = lingeronnx.__version__
 
 html_theme = "furo"
 html_title = f"lingeronnx {release}"

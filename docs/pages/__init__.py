@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import commands, error_messages, python_calls, schema_files, target_pages
+from . import commands, error_messages, model_table, python_calls, schema_files, target_pages
 
 __all__ = ["DOCS", "written"]
 
@@ -19,6 +19,7 @@ def written() -> dict[str, str]:
     """Return the pages, each under its path below docs/."""
     makers: dict[str, Callable[[], str]] = {
         "errors.md": error_messages.page,
+        "models.md": model_table.page,
         "reference/commands.md": commands.page,
         "reference/python.md": python_calls.page,
         "reference/json.md": schema_files.page,

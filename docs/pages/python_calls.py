@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -12,6 +13,8 @@ import lingeronnx as lo
 from .markdown import MADE
 
 __all__ = ["page"]
+
+_WIDTH = 88  # characters of a code block that the site shows without scrolling
 
 _HEAD = f"""{MADE}
 
@@ -57,7 +60,14 @@ def _told(name: str, thing: object) -> list[str]:
     shown = [] if isinstance(thing, property) else _signature(name, function)
     text = inspect.cleandoc(inspect.getdoc(function) or "")
     said = text if _own(thing, text) else ""
-    return [*_block(shown), *_block(said.splitlines())]
+    return [*_block(shown), *_block([line for part in said.split("\n\n") for line in _wrapped(part)][:-1])]
+
+
+def _wrapped(paragraph: str) -> list[str]:
+    """Return the lines of a paragraph as a page is wide, and an empty one; what is indented stays as it is."""
+    lines = paragraph.splitlines()
+    plain = not any(line.startswith(" ") for line in lines)
+    return [*(textwrap.wrap(" ".join(lines), _WIDTH, break_on_hyphens=False) if plain else lines), ""]
 
 
 def _own(thing: object, text: str) -> bool:
@@ -87,10 +97,8 @@ def _without_self(arguments: ast.arguments) -> str:
 
 def _folded(call: str) -> list[str]:
     """Return a call on lines that fit a page: an argument each where it is long."""
-    if len(call) <= 96:
+    if len(call) <= _WIDTH:
         return [call]
-    tree = ast.parse(f"def {call}: ...").body[0]
-    assert isinstance(tree, ast.FunctionDef)
     head, _, rest = call.partition("(")
     parts, depth, start = [], 0, 0
     for index, sign in enumerate(rest[:-1]):

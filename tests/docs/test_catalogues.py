@@ -7,7 +7,7 @@ import pytest
 from docs.pages.catalogues import CHOSEN, DOCS, LOCALE, Entry, entries, faults, messages, same_in_all, settled
 
 #: Chosen pages that are not translated yet. It may only become less.
-MOST = 13
+MOST = 2
 
 DONE = [
     line
@@ -69,7 +69,8 @@ def test_a_translation_keeps_code_and_links(name):
         for pattern in (r"`([^`]+)`", r"\]\(([^)]+)\)"):
             asked, held = (sorted(re.findall(pattern, text)) for text in (entry.message, entry.translation))
             assert asked == held, entry.message
-        assert same_in_all(entry.message) or re.search(r"[\u4e00-\u9fff]", entry.translation), entry.message
+        name = entry.translation == entry.message and " " not in entry.message
+        assert name or same_in_all(entry.message) or re.search(r"[\u4e00-\u9fff]", entry.translation), entry.message
 
 
 def test_each_chosen_page_has_its_catalogue_and_few_are_left():

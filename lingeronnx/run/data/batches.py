@@ -273,8 +273,9 @@ class Data:
                     f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
                     f"[{', '.join(map(str, want))}]{hint}"
                 )
-        if array.ndim == 0 and spec.axis is not None:
-            raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
+        if spec.axis is not None and array.ndim <= spec.axis:
+            what = f"has shape {list(array.shape)}" if array.ndim else "is a single number"
+            raise DataError(f"{where}: input '{spec.name}' {what}; the batch axis is missing")
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
             with np.errstate(over="ignore"):  # told below
                 array = array.astype(spec.dtype, copy=False)

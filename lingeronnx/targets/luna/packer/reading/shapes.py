@@ -72,9 +72,12 @@ def _same(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]
 
 
 def _ints(step: NetStep, arrays: Arrays, index: int, name: str) -> list[int] | None:
-    """Return constant input `index`, or attribute `name`, as integers."""
+    """Return constant input `index`, or attribute `name`, as integers; Unknown where the input holds others."""
     if len(step.inputs) > index and step.inputs[index] in arrays:
-        return [int(v) for v in np.asarray(arrays[step.inputs[index]]).reshape(-1)]
+        array = np.asarray(arrays[step.inputs[index]])
+        if array.dtype.kind not in "iu":
+            raise Unknown(f"its input {index} ({name}) holds {array.dtype}, not integers")
+        return [int(v) for v in array.reshape(-1)]
     stated = step.get(name)
     return None if stated is None else [int(v) for v in (stated if isinstance(stated, Sequence) else [stated])]
 
@@ -143,8 +146,11 @@ def _reshape(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Sha
     if target is None:
         raise Unknown("the target shape is no constant")
     target = [shapes[0][i] if d == 0 else d for i, d in enumerate(target)]
-    rest = math.prod(d for d in target if d != -1)
-    return [tuple(math.prod(shapes[0]) // rest if d == -1 else d for d in target)]
+    count, rest = math.prod(shapes[0]), math.prod(d for d in target if d != -1)
+    made = tuple(count // rest if d == -1 else d for d in target)
+    if math.prod(made) != count:
+        raise Unknown(f"an input of {count} elements, a shape of {math.prod(made)}")
+    return [made]
 
 
 def _flatten(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
