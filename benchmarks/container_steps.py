@@ -78,8 +78,7 @@ def built(root: Path, python: str) -> dict[str, str]:
         elif word == "COPY" and not rest.startswith("--from"):
             print(f"COPY {rest}: {len(copied(ROOT, place))} files", flush=True)
         elif word == "ENV":
-            around |= dict(each.split("=", 1) for each in _placed(rest.replace("=", "= "), root, python)
-                           .replace("= ", "=").split())  # fmt: skip
+            around |= dict(each.split("=", 1) for each in _placed(rest, root, python).split())
         elif word == "RUN":
             for part in rest.split(" && "):
                 if part.split()[0] in _SYSTEM:

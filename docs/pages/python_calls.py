@@ -84,10 +84,7 @@ def _signature(name: str, thing: object) -> list[str]:
         return []
     if not isinstance(tree, ast.FunctionDef):
         return []
-    arguments = [ast.unparse(tree.args)] if not inspect.isclass(thing) else [_without_self(tree.args)]
-    text = arguments[0]
-    call = f"{name}({_without_self(tree.args) if text.startswith('self') else text})"
-    return _folded(call)
+    return _folded(f"{name}({_without_self(tree.args)})")
 
 
 def _without_self(arguments: ast.arguments) -> str:

@@ -513,6 +513,11 @@ def sole_consumer(value: Value) -> Node | None:
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
+def is_own_constant(value: Value) -> bool:
+    """Whether `value` is an initializer that one node alone reads (once), no default of an input: it may go with it."""
+    return value.is_initializer() and not value.is_graph_input() and sole_consumer(value) is not None
+
+
 def values(model: Graph) -> Iterator[Value]:
     """Yield the tensors a run computes, in graph order: graph inputs, then every node's outputs."""
     for value in model.graph.inputs:
@@ -574,8 +579,7 @@ def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix
     as it is and the node gets a new one named `<name>_<suffix>`.
     """
     old = node.inputs[index]
-    alone = old is not None and len(old.uses()) == 1 and old.is_initializer()
-    if old is not None and alone and not (old.is_graph_input() or old.is_graph_output()):
+    if old is not None and is_own_constant(old):
         name = str(old.name)
         node.replace_input_with(index, None)
         del model.graph.initializers[name]

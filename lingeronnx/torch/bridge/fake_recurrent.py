@@ -64,7 +64,7 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     if "lengths" in known:  # beyond its end a sample waits
         alive = (torch.arange(length, device=x.device)[:, None] < known["lengths"])[..., None].expand(-1, count, -1)
     arrays = [integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)]
-    exact = dict(enumerate(computed(_with_parameters(kernel, parts, at), arrays, x)))
+    exact = computed(_with_parameters(kernel, parts, at), arrays, x)
     walk = _lstm if isinstance(kernel, k.Lstm) and length else _stepwise
     y, h, cell = walk(kernel, _StateSums(wh, bh, of_h, at.probe, alive), sums, h, cell * 2.0**-in_cell, exact[0])
     smooth = [
@@ -90,9 +90,8 @@ def _lstm(kernel: Any, own: _StateSums, sums: Any, h: Any, cell: Any, exact: Any
     alive = own.alive
     if not kernel.forward:
         sums, states, alive = sums.flip(0), states.flip(0), None if alive is None else alive.flip(0)
-    bits = kernel.rescale_o.bits
     unit = 2.0 ** k.Lstm.formats[kernel.arithmetic][1] * ratio(kernel.rescale_o)
-    walk = Walk(states.contiguous(), alive, own.of_h, unit, 1 << (bits - 1))
+    walk = Walk(states.contiguous(), alive, own.of_h, unit, 1 << (kernel.rescale_o.bits - 1))
     y, h, cell = walked(walk, sums, h, cell, own.wh, own.bh, own.probe)
     return y if kernel.forward else y.flip(0), h, cell
 
