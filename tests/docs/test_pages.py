@@ -22,6 +22,11 @@ def test_every_page_is_on_the_site():
     assert sorted([*listed, "index.md"]) == PAGES
 
 
+def test_no_page_is_lost_behind_one_of_the_generator():
+    """The generator writes pages of its own under these names, over ours, and says nothing."""
+    assert not {"search.md", "genindex.md", "py-modindex.md"} & set(PAGES)
+
+
 def test_commands_has_every_option():
     text = WRITTEN["reference/commands.md"]
     for name, command in main.commands.items():
