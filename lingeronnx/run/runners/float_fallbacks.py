@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -173,7 +173,7 @@ class FloatFallback(PlainKernel):
         """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
         return self._tensors(self._run(arrays))
 
-    def _tensors(self, results: list[np.ndarray]) -> list[np.ndarray]:
+    def _tensors(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Return `results`; ModelError where one is a sequence, an optional without a value or a sparse tensor."""
         for name, result in zip(self.outputs, results, strict=True):
             if not isinstance(result, np.ndarray):
@@ -182,7 +182,7 @@ class FloatFallback(PlainKernel):
                     f"float node {self.names[0]}: '{name}' is a {kind}; float nodes beside integers hand on tensors "
                     "only: put what takes it apart, such as SequenceAt, right behind what makes it"
                 )
-        return results
+        return list(results)
 
     def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
