@@ -46,7 +46,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
         "lingeronnx quantize model.onnx --calib calib.npz",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
-        "lingeronnx quantize model.onnx --calib calib.npz --platform arcs --weight-bits auto --max-flash 60000",
+        "lingeronnx quantize model.onnx --calib calib.npz --weight-bits auto --max-flash 60000",
         "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
     ),
 )
