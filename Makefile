@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORE   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-tests
+DOCS   := $(VENV)/.installed-docs
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
 # tests/conftest.py puts the files in an order that ends with short ones. Many tests start Python anew: bytecode is
@@ -16,10 +17,11 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all promises fuzz fuzz-nets lint format bench warmup clean
+.PHONY: help venv demo test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup \
+        docs docs-pages docs-messages clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 venv: $(TESTS) ## set up .venv with the package and its test tools (again only when setup.cfg changes)
 
@@ -42,6 +44,11 @@ $(TESTS): $(CORE)
 	@$(PIP) install -e '.[test]'
 	@touch $@
 
+$(DOCS): $(CORE)
+	@echo "installing what builds the site into $(VENV)"
+	@$(PIP) install -e '.[docs]'
+	@touch $@
+
 demo: $(CORE) ## quantize the digits model and print its accuracy, float against integer
 	@$(BIN)/lingeronnx demo
 
@@ -53,6 +60,13 @@ test-fast: $(TESTS) ## a few quick cases of each law
 
 test-all: lint ## lint, then all tests, with ten times as many random cases
 	LINGERONNX_TESTS=all LINGERONNX_EXAMPLES=10 $(PYTEST)
+
+test-lowest: ## tests with the lowest version of each dependency that setup.cfg allows, in an environment of its own
+	@$(PYTHON) -m benchmarks.lowest_versions $(LOWEST)
+
+package: ## build sdist and wheel into dist/, test them in clean environments (PACKAGE='--python python3.12': with this one)
+	@$(PYTHON) -m benchmarks.packages $(PACKAGE)
+	@$(PYTHON) -m benchmarks.container_steps
 
 promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fell (PROMISES=--write: renew the page)
 	@$(BIN)/python -m benchmarks.promises $(PROMISES)
@@ -80,6 +94,21 @@ bench: $(TESTS) ## measure speed and write docs/benchmarks.md; tell what became 
 
 warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup
+
+# -W: a warning is an error; all are told before it ends. -E: each page names all others, so all are made anew.
+SPHINX := $(BIN)/python -m sphinx -q -E -W --keep-going -j auto
+
+docs: $(DOCS) ## build the site, build/site/index.html in English and build/site/zh/index.html in Chinese
+	$(SPHINX) -b html -d build/doctrees/en docs build/site
+	$(SPHINX) -b html -d build/doctrees/zh -D language=zh_CN docs build/site/zh
+	@echo "open build/site/index.html, build/site/zh/index.html"
+
+docs-pages: $(CORE) ## write the pages of docs/ that the code tells: commands, calls, files, targets, error messages
+	$(BIN)/python -m docs.pages
+
+docs-messages: $(DOCS) ## bring docs/locale to the pages as they are: what changed is marked, for the translators
+	$(SPHINX) -b gettext -d build/doctrees/gettext docs build/messages
+	$(BIN)/python -m docs.pages.catalogues build/messages
 
 clean: ## remove what these targets made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -163,7 +163,7 @@ class House:
         """Yield the dependencies that setup.cfg declares for users and no file imports."""
         settings = configparser.ConfigParser()
         settings.read(self.root / "setup.cfg")
-        extras = {k: v for k, v in settings["options.extras_require"].items() if k not in ("test", "dev")}
+        extras = {k: v for k, v in settings["options.extras_require"].items() if k not in ("test", "docs", "dev")}
         declared = [settings["options"]["install_requires"], *extras.values()]
         texts = "\n".join(p.read_text(encoding="utf-8") for p in self.files)
         for line in "\n".join(declared).splitlines():

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from .targets import Target as Target
     from .tuning import finetune as finetune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "BadCase": "analysis.compare.badcase",

@@ -155,7 +155,11 @@ def _before(node: ir.Node, axis: int) -> int | None:
     """Return which axis of the first input of `node` becomes axis `axis` of its output."""
     if node.op_type == "Transpose":
         perm = ir.attr(node, "perm")
-        return int(perm[axis]) if isinstance(perm, list) and axis < len(perm) else None
+        return (
+            int(perm[axis])
+            if isinstance(perm, list) and sorted(perm) == list(range(max(len(perm), axis + 1)))
+            else None
+        )
     if node.op_type == "Gather":
         index, along = ir.const(_second(node)), int(ir.attr(node, "axis", 0))
         if index is None or along < 0 or along <= axis < along + index.ndim:

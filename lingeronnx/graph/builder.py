@@ -101,7 +101,9 @@ class Builder:
         """Put the nodes where the old one was: the last one takes over its name and its output's."""
         self.nodes[-1].name = self.node.name
         for index, value in enumerate(self.node.inputs):
-            if value is not None and value.is_initializer() and len(value.uses()) == 1 and not value.is_graph_input():
+            if value is None or value.is_graph_input() or value.is_graph_output():
+                continue
+            if value.is_initializer() and len(value.uses()) == 1:
                 self.node.replace_input_with(index, None)
                 del self.model.graph.initializers[str(value.name)]
         ir.replace(self.model, [self.node], self.nodes)

@@ -102,8 +102,7 @@ def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph) -> Graph:
         raise ModelError(f"a {type(model).__name__} is no model; give the path of an .onnx file or an onnx.ModelProto")
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in onnxfile.tensors(proto)):
-        raise ModelError("the model keeps data in a file, and it does not say in which folder; give the model's path")
+    onnxfile.check_in_memory(proto)
     return from_proto(proto)
 
 
@@ -571,11 +570,12 @@ def make_constant(model: Graph, value: Value, array: np.ndarray) -> None:
 def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:
     """Make input `index` of `node` the constant `array`.
 
-    The initializer keeps its name where `node` is its only reader; a shared one stays as it is and the node gets a new
-    one named `<name>_<suffix>`.
+    The initializer keeps its name where `node` is its only reader; a shared one, or one that is a graph output, stays
+    as it is and the node gets a new one named `<name>_<suffix>`.
     """
     old = node.inputs[index]
-    if old is not None and len(old.uses()) == 1 and old.is_initializer() and not old.is_graph_input():
+    alone = old is not None and len(old.uses()) == 1 and old.is_initializer()
+    if old is not None and alone and not (old.is_graph_input() or old.is_graph_output()):
         name = str(old.name)
         node.replace_input_with(index, None)
         del model.graph.initializers[name]
@@ -645,9 +645,22 @@ def replace_readers(old: Value, new: Value) -> None:
 
 def remove_unused(model: Graph) -> None:
     """Take out nodes, initializers and functions that nobody needs."""
+    holding = [node for node in model.graph if holds_graphs(node)]
     common.RemoveUnusedNodesPass()(model)
+    while gone := [node for node in holding if node.graph is None]:
+        _release(gone)
+        holding = [node for node in holding if node.graph is not None]
+        common.RemoveUnusedNodesPass()(model)
     if model.functions:
         common.RemoveUnusedFunctionsPass()(model)
+
+
+def _release(gone: Iterable[Node]) -> None:
+    """Let subgraphs of nodes that are gone read nothing: onnx_ir counts them among the users of what they read."""
+    for body in (body for node in gone for attribute in node.attributes.values() for body in subgraphs(attribute)):
+        for inner in all_nodes(body):
+            for place in range(len(inner.inputs)):
+                inner.replace_input_with(place, None)
 
 
 def inline(model: Graph) -> None:

@@ -76,6 +76,6 @@ def _read(text: str) -> tuple[dict[str, str], dict[str, str]]:
     try:
         body = json.loads(text)
         parts = [{str(a): str(b) for a, b in body[key].items()} for key in ("tensors", "nodes")]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"the model's metadata '{KEY}' cannot be read; quantize the model again") from error
     return parts[0], parts[1]

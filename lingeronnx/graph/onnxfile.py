@@ -13,7 +13,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from ..errors import ModelError, nearest
 from ..files import checked_target, no_regular_file, replacing
 from . import external
+from .attributes import QUANTIZED, check_attributes, place
 from .extent import check_extent
 from .readback import read_back, with_inner
 
-__all__ = ["check", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
+__all__ = ["check", "check_in_memory", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
 
 _SMALL = 1024  # bytes; smaller tensors stay in the model file
 _ALIGN = 4096  # onnxruntime maps tensors that begin at a page
-_OURS = ("thinker", "linger")  # operators of quantized graphs; old generations do not import their domain
 
 
 def read(path: str | os.PathLike[str]) -> ModelProto:
@@ -54,6 +53,12 @@ def read(path: str | os.PathLike[str]) -> ModelProto:
         raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
     external.load(tensors(proto), where)
     return proto
+
+
+def check_in_memory(proto: ModelProto) -> None:
+    """Raise ModelError where a model that somebody gives keeps data in a file, whose folder is not known."""
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors(proto)):
+        raise ModelError("the model keeps data in a file, and it does not say in which folder; give the model's path")
 
 
 def tensors(proto: ModelProto) -> Iterator[TensorProto]:
@@ -179,7 +184,8 @@ def check(proto: ModelProto) -> None:
     for tensor in tensors(proto):
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
-    _check_standard(proto)
+    check_attributes(proto)
+    _check_inputs(proto.graph)
     check_extent(proto)
     names = [value.name for value in proto.graph.output]
     if double := _double(names):
@@ -205,12 +211,12 @@ def _check_opsets(proto: ModelProto) -> None:
     local = {(f.domain, f.name) for f in proto.functions}
     for node in with_inner(proto.graph.node):
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if domain in versions or domain in _OURS or (node.domain, node.op_type) in local:
+        if domain in versions or domain in QUANTIZED or (node.domain, node.op_type) in local:
             continue
-        if version is None and any(known in versions for known in _OURS):
+        if version is None and any(known in versions for known in QUANTIZED):
             continue
         raise ModelError(
-            f"{_place(node)}: the model imports no opset for {_domain(domain)}{nearest(domain, versions)}; "
+            f"{place(node)}: the model imports no opset for {_domain(domain)}{nearest(domain, versions)}; "
             "the file is damaged, export it again"
         )
 
@@ -238,33 +244,11 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> dict[str,
     return versions
 
 
-def _check_standard(proto: ModelProto) -> None:
-    """Attributes of standard operators are of the types that ONNX gives them, and what must have an input has one."""
-    version = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), None)
-    for node in with_inner(proto.graph.node) if version is not None else ():
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        types, least = _schema(node.op_type, version)
-        for attribute in node.attribute:
-            if types.get(attribute.name, attribute.type) != attribute.type:
-                wanted = onnx.AttributeProto.AttributeType.Name(types[attribute.name])
-                raise ModelError(
-                    f"{_place(node)}: its attribute '{attribute.name}' is of another type than {wanted}; "
-                    "the file is damaged"
-                )
-        if least and not node.input:
-            raise ModelError(f"{_place(node)}: it has no input; the file is damaged")
-
-
-@cache
-def _schema(kind: str, version: int) -> tuple[dict[str, int], int]:
-    """Return the types of the attributes of a standard operator, and how many inputs it needs."""
-    try:
-        found = onnx.defs.get_schema(kind, version, "")
-    except onnx.defs.SchemaError:
-        return {}, 0
-    types = {name: spec.type.value for name, spec in found.attributes.items()}  # type: ignore[attr-defined]
-    return types, int(found.min_input)
+def _check_inputs(graph: GraphProto) -> None:
+    """A graph input that says what it is says of which elements."""
+    for value in graph.input:
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type == TensorProto.UNDEFINED:
+            raise ModelError(f"graph input '{value.name}' has no element type; the file is damaged, export it again")
 
 
 def _check_tensor(tensor: TensorProto) -> None:
@@ -294,7 +278,7 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 def _bytes(kind: int, count: int) -> int:
     name = TensorProto.DataType.Name(kind)
-    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(name)
+    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}.get(name)
     if bits is None:
         bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
     return -(-count * bits // 8)
@@ -304,7 +288,7 @@ def _typed(tensor: TensorProto, kind: str) -> int:
     """Return the number of values in the typed field of `tensor`."""
     if kind in ("COMPLEX64", "COMPLEX128"):
         return (len(tensor.float_data) + len(tensor.double_data)) // 2
-    if kind in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):
+    if kind in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT6E2M3", "FLOAT6E3M2"):
         return math.prod(tensor.dims) if tensor.int32_data else 0
     fields = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
     return sum(len(getattr(tensor, field)) for field in fields)
@@ -324,27 +308,27 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
     for node in graph.node:
         for name in filter(None, node.output):
             if name in producers or name in stored or name in inputs:
-                other = _place(producers[name]) if name in producers else "a graph input or initializer"
-                raise ModelError(f"{_place(node)}: tensor '{name}' is written by {other} too; names must be unique")
+                other = place(producers[name]) if name in producers else "a graph input or initializer"
+                raise ModelError(f"{place(node)}: tensor '{name}' is written by {other} too; names must be unique")
             producers[name] = node
     known = outer | set(inputs) | stored | set(producers)
     for node in graph.node:
         for name in filter(None, node.input):
             if name not in known:
-                raise ModelError(f"{_place(node)}: its input '{name}' is computed nowhere; the file is damaged")
+                raise ModelError(f"{place(node)}: its input '{name}' is computed nowhere; the file is damaged")
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.UNDEFINED:
-                raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' has no type; the file is damaged")
+                raise ModelError(f"{place(node)}: its attribute '{attribute.name}' has no type; the file is damaged")
             if (
                 (field := _MESSAGES.get(attribute.type))
                 and not attribute.ref_attr_name
                 and not attribute.HasField(field)
             ):
-                raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' is empty; the file is damaged")
+                raise ModelError(f"{place(node)}: its attribute '{attribute.name}' is empty; the file is damaged")
             for inner in _subgraphs(attribute):
                 if node.op_type == "Loop" and (len(inner.input) < 2 or not inner.output):
                     raise ModelError(
-                        f"{_place(node)}: its body takes {len(inner.input)} inputs and gives {len(inner.output)} "
+                        f"{place(node)}: its body takes {len(inner.input)} inputs and gives {len(inner.output)} "
                         "outputs; it takes the turn and the condition, and gives the condition"
                     )
                 _check_graph(inner, known)
@@ -373,17 +357,12 @@ def _check_cycle(graph: GraphProto, made: dict[str, NodeProto]) -> None:
                 if waiting[reader] == 0:
                     ready.append(reader)
     if waiting:
-        raise ModelError(f"{_place(graph.node[min(waiting)])}: it depends on its own output; a graph has no cycle")
+        raise ModelError(f"{place(graph.node[min(waiting)])}: it depends on its own output; a graph has no cycle")
 
 
 def _double(names: list[str]) -> str | None:
     met_names: set[str] = set()
     return next((name for name in names if name in met_names or met_names.add(name)), None)  # type: ignore[func-returns-value]
-
-
-def _place(node: NodeProto) -> str:
-    name = node.name or (node.output[0] if node.output else "without a name")
-    return f"{node.op_type} {name}"
 
 
 def _first_line(error: Exception) -> str:

@@ -24,9 +24,12 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest, told
+from ..files import given_bytes
 from ..targets import DEFAULT, Target, TimeWish
 
 __all__ = ["AUTO", "Override", "QuantConfig", "merge_overrides", "parse_override"]
+
+_LARGEST = 1 << 24  # bytes of a file
 
 
 #: The width of weights that a wish chooses; users say "auto".
@@ -138,9 +141,7 @@ class QuantConfig(BaseModel):
         import yaml
 
         try:
-            body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+            body = yaml.safe_load(given_bytes(path, "the configuration", _LARGEST).decode("utf-8"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # of bytes, of 5,000 digits, of brackets
             raise ConfigError(f"the configuration {path} is not YAML ({told(error)})") from error
         if body is None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError, ModelError
 from ..graph import ir
+from ..run.integer.runner import IntRunner, target_of
 from ..run.runners import FloatRunner
 from ..run.session import Session
 from .write import StandardGraph
@@ -40,22 +41,30 @@ class Difference:
 
 
 def differences(model: ir.Graph, standard: StandardGraph, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
-    """Return the differences between the integer graph `model` and what was written for it, in graph order."""
+    """Return the differences between the integer graph `model` and what was written for it, in graph order.
+
+    ModelError where the platform writes integers of other widths than the attributes say: no standard form has those.
+    """
     runner = FloatRunner(standard.graph, set(standard.integers.values()))
     back = {integer_name: name for name, integer_name in standard.integers.items()}
     force = {back[name]: array for name, array, _ in runner.run(feeds)}
     rows = []
-    for name, array, _ in Session(model).tensors(feeds, list(force), force):
-        off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
-        form = standard.formats[name]
-        rows.append(Difference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
+    stream = Session(model).tensors(feeds, list(force), force)
+    try:
+        for name, array, _ in stream:
+            off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
+            form = standard.formats[name]
+            rows.append(Difference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
+    except DataError as error:
+        platform = target_of(model).name
+        raise ModelError(
+            f"attributes say another width than {platform} writes: {error}; quantize the model again"
+        ) from error
     return rows
 
 
 def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
     """Return inputs for the integer graph `model`, normal within each Quant's range; None where sizes are open."""
-    from ..run.integer.runner import IntRunner
-
     runner, rng, feeds = IntRunner(model), np.random.default_rng(seed), {}
     for spec in runner.inputs:
         shape = spec.shape

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, nearest
+from ..files import given_bytes
 from ..graph import ir
 from ..plan import Affine, Plan
 from .read import Read, held_in_file
@@ -39,6 +40,7 @@ __all__ = ["Encoding", "Encodings", "read_plan"]
 
 _DERIVED = 32  # bits of a bias: its scale is that of input times weight
 _LEAST, _MOST = 2, 32  # bits
+_LARGEST = 1 << 28  # bytes of a file
 
 #: AIMET's kinds of encodings that are one scale, or one for each channel.
 _PLAIN = ("PER_TENSOR", "PER_CHANNEL")
@@ -137,10 +139,9 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
     Raises ConfigError for a file that cannot be read, and for one that is none of these or is damaged.
     """
     path = Path(path)
+    content = given_bytes(path, "the plan", _LARGEST)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read the plan {path}: {error.strerror}") from error
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"the plan {path} is not a lingeronnx plan (no UTF-8 text)") from error
     where = f"the plan {path}"

@@ -29,6 +29,9 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 
 _SIX = 6.0
 
+#: What a scale is more than: it has an inverse in float32.
+_LEAST = 3e-39
+
 
 @dataclass(frozen=True)
 class Read:
@@ -140,10 +143,12 @@ class _Reader:
             raise ModelError(f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read")
         if np.size(step) == 0:
             raise ModelError(f"{node.op_type} {node.name}: its scale is empty; it is a positive number")
-        if zero is not None and np.size(zero) == 0:
-            raise ModelError(f"{node.op_type} {node.name}: its zero point is empty; it is an integer")
-        if not (np.isfinite(step).all() and (step > 0).all()):
-            raise ModelError(f"{node.op_type} {node.name}: its scale is {np.ravel(step)[0]:g}; it is a positive number")
+        if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
+            what = str(zero.dtype) if np.size(zero) else "empty"
+            raise ModelError(f"{node.op_type} {node.name}: its zero point is {what}; it is an integer")
+        if not (np.isfinite(step).all() and (step > _LEAST).all()):
+            what = f"its scale is {np.ravel(step)[0]:g}; it is a positive number, more than {_LEAST:g}"
+            raise ModelError(f"{node.op_type} {node.name}: {what}")
         if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
             raise ModelError(
                 f"{node.op_type} {node.name}: it has a scale for each block; quantize with one for each channel"
@@ -342,14 +347,12 @@ def held_in_file(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, si
     """Return how integers of a file are held: a scale along `axis` where there are several, else one; ties to even."""
     scales, zeros = np.ravel(scale), np.zeros(1) if zero is None else np.ravel(zero).astype(np.int64)
     many = len(scales) > 1
-    return Affine(
-        scales if many else scales[0],
-        bits,
-        PerAxis(axis) if many else PerTensor(),
-        zeros if len(zeros) == len(scales) > 1 else zeros[0],
-        signed,
-        Rounding.HALF_EVEN,
-    )
+    axes = PerAxis(axis) if many else PerTensor()
+    zeros = zeros if len(zeros) == len(scales) > 1 else zeros[0]
+    try:
+        return Affine(scales if many else scales[0], bits, axes, zeros, signed, Rounding.HALF_EVEN)
+    except ValueError as error:
+        raise ModelError(f"scales and zero points in the file: {error}; the file is damaged") from error
 
 
 def _real(q: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:

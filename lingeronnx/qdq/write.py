@@ -116,6 +116,7 @@ class Writer:
             if form is not None:
                 self._node(form, node)
                 old.append(node)
+        self._check_readers(old)
         for node in reversed(old):
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
@@ -135,6 +136,19 @@ class Writer:
             model.metadata_props[SCALES] = json.dumps(exact)
         ir.name_nodes(model)
         return StandardGraph(model, self.integers, self.formats, tuple(self.notes))
+
+    @staticmethod
+    def _check_readers(replaced: Sequence[ir.Node]) -> None:
+        """Raise ModelError where a node that stays reads the integers of one that goes."""
+        gone = set(replaced)
+        for node in replaced:
+            for value in node.outputs:
+                reader = next((use.node for use in value.uses() if use.node not in gone), None)
+                if reader is not None:
+                    raise ModelError(
+                        f"{reader.op_type} {reader.name}: it reads the integers '{value.name}', and is no integer "
+                        "operator; put a Dequant before it"
+                    )
 
     def _integer(self, node: ir.Node) -> Format | None:
         form = known_format(node)

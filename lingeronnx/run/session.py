@@ -196,7 +196,7 @@ class Session:
         Raises
         ------
         DataError
-            For a wrong input.
+            For a wrong input, and for forced integers of another type or shape than the tensor's.
         ConfigError
             For an unknown tensor name.
         """

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ConfigError, DataError, nearest
 from ..graph import ir
-from .data import Data, InputSpec
+from .data import MOST_UNBOUNDED, Data, InputSpec
 from .runners import FloatRunner, input_specs
 
 __all__ = ["Calls", "Stream", "unrolled"]
@@ -102,17 +102,23 @@ def unrolled(
     state: Mapping[str, str],
     fixed: Mapping[str, np.ndarray] | None = None,
     hold: bool = False,
+    limit: int | None = None,
 ) -> Calls:
     """Return feeds for the float `model`, states included, of one call after another.
 
     calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew
         with these values, and so does one with another number of samples. Calls of one size are put together in one
         item, samples of the first call first. fixed : as for `Data`. hold : keep the last calls out of the items,
-        where there are enough.
+        where there are enough. limit : samples that are taken of a source that does not tell how many it has.
     Raises ConfigError for names the model does not have, DataError as `Data` does.
     """
     pairs, specs = _pairs(model, state), {spec.name: spec for spec in input_specs(model)}
-    data = Data(calls, list(specs.values()), what="calibration data", optional=set(pairs.values()), fixed=fixed)
+    optional = set(pairs.values())
+    data = Data(
+        calls, list(specs.values()), what="calibration data", optional=optional, fixed=fixed, most=MOST_UNBOUNDED
+    )
+    if data.open_ended:  # of others the caller takes the first samples of the joined calls
+        data.limit = limit
     runner = FloatRunner(model, set(pairs))
     held: dict[str, np.ndarray] = {}
     samples = -1

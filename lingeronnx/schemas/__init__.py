@@ -175,6 +175,7 @@ def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> N
         proto = ir.to_proto(model)
     else:
         proto = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+    onnxfile.check_in_memory(proto)
     onnxfile.check_texts(proto)
     copy = as_thinker(proto)
     known = [form.name for form in formats_known()]

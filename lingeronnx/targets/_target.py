@@ -319,7 +319,9 @@ class Target:
         """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
         from ..graph import ir
 
-        return self.vendor.finish(ir.clone(graph), self)
+        made, done = self.vendor.finish(ir.clone(graph), self)
+        ir.name_nodes(made)
+        return made, done
 
     def translated(self, graph: ir.Graph, to: str) -> tuple[ir.Graph, Sequence[str]]:
         """Return a copy of the integer `graph` in the names of another domain, and what means something else there.

@@ -14,7 +14,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ import onnx
 from click.testing import CliRunner
 from onnx import helper
 
-from lingeronnx import cli
+from lingeronnx import __version__, cli
 from tests.nets import Net
 
 __all__ = ["COMMANDS", "main"]
@@ -292,7 +291,7 @@ def main() -> None:
     folder.mkdir()
     with _inside(folder):
         _write(folder)
-    (folder / "README.md").write_text(_readme(version("lingeronnx")), encoding="utf-8")
+    (folder / "README.md").write_text(_readme(__version__), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main(words=None):
 
         def ended(name, found):
             done[name[0] if not asked.corpus else "corpus", found["kind"]] += 1
-            journal.write(json.dumps({"kind": name[0], "seed": name[1], **found}) + "\n")
+            journal.write(json.dumps({"input": name[0], "seed": name[1], **found}) + "\n")
             journal.flush()
             if found["kind"] in BAD:
                 way = found["kind"], found["where"]

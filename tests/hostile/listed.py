@@ -198,6 +198,9 @@ LISTED = {
     "a plan with a zero point": _plan(lambda b: b["tensors"]["t0"].update(zero_point=2**70)),
     "a plan with transforms": _plan(lambda b: b.update(transforms={"t0": {"factor": [0.0, float("nan")]}})),
     "a plan without tensors": _plan(lambda b: b.update(tensors={})),
+    # text files that are none
+    "an endless plan": _words("quantize", "m.onnx", *_QUICK, "--plan", "/dev/zero"),
+    "an endless configuration": _words("quantize", "m.onnx", *_QUICK, "--config", "/dev/zero"),
     # options
     "--image-size nan,2": _words(*_SIMULATE, "--image-size", "nan,2"),
     "--image-size inf,2": _words(*_SIMULATE, "--image-size", "inf,2"),

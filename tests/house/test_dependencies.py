@@ -53,7 +53,7 @@ def test_what_is_imported_is_declared():
 def test_extras_are_for_users_or_for_the_house():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
-    assert sorted(settings["options.extras_require"]) == sorted((*USERS, "test", "dev"))
+    assert sorted(settings["options.extras_require"]) == sorted((*USERS, "test", "docs", "dev"))
 
 
 def test_the_type_checker_is_told_of_imported_modules_only():

@@ -174,7 +174,7 @@ ROWS_IN_PSRAM = "-m t0:psram,t1:psram,t2_q:psram"
     ),
 )
 def test_packer_arguments(case, args):
-    """What the packer needs, and on arcs, whose time is known, what is fastest too: small constants in shared memory."""
+    """What the packer needs, and on arcs, whose time is known, what is fastest: small constants in shared memory."""
     have = [lowered(case, target).report.packer_args for target in CHIPS]
     assert have == [f"-p {packing(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)]
 

@@ -252,3 +252,13 @@ def test_commands(tmp_path):
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert "thinker, linger, qdq or qoperator" in done.output
     assert not (tmp_path / "e.onnx").exists()
+
+
+def test_a_width_that_the_platform_does_not_write_is_refused():
+    """The Quant of venus writes 8 bits whatever its attribute says: QuantizeLinear would hold other integers."""
+    made = quantized(nets.plain(), platform="venus", effort="fast").graph
+    proto = ir.to_proto(made)
+    quant = next(node for node in proto.graph.node if node.op_type == "Quant")
+    next(attribute for attribute in quant.attribute if attribute.name == "data_bits").i = 16
+    with pytest.raises(lo.ModelError, match=r"another width than venus writes: .*int16.*int8"):
+        lo.convert(ir.from_proto(proto), "qdq")

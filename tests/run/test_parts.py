@@ -84,6 +84,22 @@ def test_parts_compute_what_the_whole_does(build, platform):
     assert [p.name for p in parts.parts if p.chip] == ["chip1", "chip2"]
 
 
+def test_a_branch_that_reads_what_a_part_before_wrote_leaves_the_next_part_alone():
+    """The body of an If between two chip parts reads a tensor of the first; none of that is in the second."""
+    result = quantized(middle(), platform="venus", parts=1)
+    model = ir.to_proto(result.graph)
+    place, erf = next((i, n) for i, n in enumerate(model.graph.node) if n.op_type == "Erf")
+    body = helper.make_graph([erf], "body", [], [helper.make_tensor_value_info(erf.output[0], 1, [1, 4, 8, 8])])
+    model.graph.node[place].CopyFrom(
+        helper.make_node("If", ["always"], erf.output, erf.name, then_branch=body, else_branch=body)
+    )
+    model.graph.initializer.append(helper.make_tensor("always", TensorProto.BOOL, [], [True]))
+    before, after = (parts_of(graph, result.platform).chip for graph in (result.graph, ir.from_proto(model)))
+    assert [part.inputs for part in after] == [part.inputs for part in before]
+    assert [part.nodes for part in after] == [part.nodes for part in before]
+    assert [[n.op_type for n in p.graph.graph] for p in after] == [[n.op_type for n in p.graph.graph] for p in before]
+
+
 def test_integers_go_from_chip_to_chip_as_they_are():
     result = quantized(middle(), platform="venus", parts=1)
     first, second = parts_of(result.graph, result.platform).chip

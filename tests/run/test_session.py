@@ -114,6 +114,13 @@ def test_dequantized_is_the_integer_over_its_scale(branches, x):
         np.testing.assert_array_equal(taps[name][0], (array / scale).astype(np.float32))
 
 
+@pytest.mark.parametrize("array", [np.zeros((7, 1), np.int16), np.zeros((7, 1), np.int8)])
+def test_what_does_not_fit_cannot_be_forced(branches, x, array):
+    """One line for integers of another type or shape than the tensor has."""
+    with pytest.raises(DataError, match="y_q is forced to int"):
+        list(Session(branches).taps({"x": x}, force={"y_q": array}))
+
+
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,23 @@ def test_unrolled():
     np.testing.assert_array_equal(feeds["x"][:2], inputs[0])
 
 
+def test_calls_without_an_end(monkeypatch):
+    """A generator of calls that never ends gets one line; with a limit so many samples are taken, of a list all."""
+    monkeypatch.setattr("lingeronnx.run.streaming.MOST_UNBOUNDED", 5)
+    model, x = streaming("GRU"), chunks(2)[0]
+
+    def endless():
+        while True:
+            yield {"x": x}
+
+    with pytest.raises(DataError, match="5 samples were read and no end is known; say how many with --limit"):
+        unrolled(model, endless, STATES["GRU"])
+    assert unrolled(model, endless, STATES["GRU"], limit=8).number == 4
+    assert unrolled(model, [{"x": x}] * 6, STATES["GRU"], limit=8).number == 6
+    made = quantize(model, endless, platform="generic", state=STATES["GRU"], limit=8)
+    assert "states are fed back over 4 calls" in made.report.notes
+
+
 def test_calibration_over_calls_matters():
     """A state that builds up over calls gets a scale that holds it; samples by themselves would not show it."""
     model, inputs = streaming("LSTM"), chunks(calls=6)

@@ -324,5 +324,5 @@ def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
     specs, conf = list(planned.data.inputs.values()), planned.conf
     fixed = dict(planned.data.fixed)
     if conf.state:
-        source, fixed = unrolled(planned.original, source, conf.state, fixed).items, {}
+        source, fixed = unrolled(planned.original, source, conf.state, fixed, limit=conf.limit).items, {}
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...graph import ir
 from ...passes.entry.free_batch import free_batch
 from ...plan.config import QuantConfig
-from ...run.data import Data, InputSpec
+from ...run.data import MOST_UNBOUNDED, Data, InputSpec
 from ...run.runners import input_specs
 from ...run.streaming import Calls, unrolled
 from .states import advice
@@ -33,7 +33,7 @@ def calibration_data(
         fed = [spec for spec in specs if spec.name not in conf.state.values()]
         if calib is None:
             calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
-        calls = unrolled(model, calib, conf.state, fixed, hold)
+        calls = unrolled(model, calib, conf.state, fixed, hold, conf.limit)
         data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
         data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
@@ -46,14 +46,10 @@ def calibration_data(
         what="calibration data",
         fixed=fixed,
         hold=hold,
-        most=_MOST,
+        most=MOST_UNBOUNDED,
         advice=partial(advice, model),
     )
     return data, None
-
-
-#: Calibration samples of a generator without --limit: more tell nothing new, and it may have no end.
-_MOST = 10_000
 
 
 def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:

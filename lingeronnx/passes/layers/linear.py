@@ -91,7 +91,7 @@ def _as_row(bias: np.ndarray, size: int) -> np.ndarray | None:
 def _write(model: ir.Graph, nodes: list[ir.Node], weight: np.ndarray, bias: np.ndarray) -> None:
     first, last = nodes[0], nodes[-1]
     base = ir.read_name(first, 1)
-    free = len(ir.source(first, 1).uses()) == 1
+    free = len(ir.source(first, 1).uses()) == 1 and not ir.source(first, 1).is_graph_output()
     source = first.inputs[0]
     new_weight = ir.add_initializer(model, ir.fresh_name(model, f"{base}_linear"), weight)
     new_bias = ir.add_initializer(model, ir.fresh_name(model, f"{last.outputs[0].name}_bias"), bias)

@@ -1,8 +1,8 @@
 """Calibration and evaluation data: what a model is fed, from whatever form people have it in."""
 
-from .batches import Data
+from .batches import MOST_UNBOUNDED, Data
 from .functions import load_function
 from .inputs import Batch, InputSpec, Progress
 from .pictures import Pictures
 
-__all__ = ["Batch", "Data", "InputSpec", "Pictures", "Progress", "load_function"]
+__all__ = ["MOST_UNBOUNDED", "Batch", "Data", "InputSpec", "Pictures", "Progress", "load_function"]

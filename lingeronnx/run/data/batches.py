@@ -14,7 +14,10 @@ from ...errors import DataError, code_of_others, nearest
 from .inputs import Batch, InputSpec
 from .sources import Given, opener
 
-__all__ = ["Data"]
+__all__ = ["MOST_UNBOUNDED", "Data"]
+
+#: Samples for calibration from a source that may have no end, without --limit: more tell nothing new.
+MOST_UNBOUNDED = 10_000
 
 # Samples held back: the last 4 of every 32 behind the first 512, which are all for calibration: fewer samples cost
 # accuracy (a tenth of a point on 480 of 512 pictures).
@@ -74,6 +77,11 @@ class Data:
         """Whether the batches can be read again."""
         return self._open.again
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether nobody knows how many items there are, as of a generator."""
+        return self._open.open_ended
+
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield batches of at most `size` samples, all of them checked. DataError when there is no sample at all."""
         if self._used and not self.rereadable:
@@ -96,7 +104,7 @@ class Data:
                     else:
                         yield part, None if labels is None else np.atleast_1d(np.asarray(labels))[first:last]
                 count += stop - start
-                if self._most is not None and count > self._most and self.limit is None and self._open.open_ended:
+                if self._most is not None and count > self._most and self.limit is None and self.open_ended:
                     raise DataError(
                         f"{self.what}: {self._most} samples were read and no end is known; say how many with --limit"
                     )
@@ -265,8 +273,9 @@ class Data:
                     f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
                     f"[{', '.join(map(str, want))}]{hint}"
                 )
-        if array.ndim == 0 and spec.axis is not None:
-            raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
+        if spec.axis is not None and array.ndim <= spec.axis:
+            what = f"has shape {list(array.shape)}" if array.ndim else "is a single number"
+            raise DataError(f"{where}: input '{spec.name}' {what}; the batch axis is missing")
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
             with np.errstate(over="ignore"):  # told below
                 array = array.astype(spec.dtype, copy=False)

@@ -161,6 +161,11 @@ class Binder:
             self._append(Call(Constant(array), (), (name,)))
 
     def _append(self, call: Call) -> None:
+        if lost := next((name for name in call.inputs if name not in self.specs), ""):
+            raise ModelError(
+                f"the node that writes '{call.outputs[0]}': its input '{lost}' is neither computed nor a constant; a "
+                "graph input with a default value is none, store it as a constant alone"
+            )
         self.steps.append(call)
         try:
             results = call.fn.infer(*(self.specs[name] for name in call.inputs))

@@ -100,7 +100,7 @@ class IntRunner:
 
         feed : by input name; real values, or for an input that feeds a Quant an array of its integer type, which is
             taken as quantized already. keep : the tensors to yield, None for all. force : tensors to replace by given
-            integers (or reals), which must be kept.
+            integers (or reals), which must be kept; DataError where they do not fit.
         """
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         known = tuple((array.dtype, array.shape) for array in given.values()), None if keep is None else tuple(keep)
@@ -122,8 +122,11 @@ class IntRunner:
         program, held = self._programs[key]
         self._remember(known, given, fed, program, held)
         forced = {name: _in_rows(array, count, self.batch_axes.get(name, 0)) for name, array in (force or {}).items()}
-        for name, array in run_program(program, fed, forced, count):
-            yield name, _batched(array, count, self.batch_axes.get(name, 0)), held.get(name)
+        try:
+            for name, array in run_program(program, fed, forced, count):
+                yield name, _batched(array, count, self.batch_axes.get(name, 0)), held.get(name)
+        except MachineError as error:  # the feeds were checked: what is forced has another type, shape or name
+            raise DataError(str(error)) from error
 
     def _remember(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from simulator.kernels.recurrent.layer import Recurrent
 
 from ...formats import recurrent
 from .fake_common import At, FakeQuantizer, computed, integers, whole
+from .lstm_gradient import Walk, walked
 from .rounding import ratio, replaced, rounded
 
 __all__ = ["RECURRENT"]
@@ -29,7 +30,7 @@ def _given(kernel: Recurrent, more: Sequence[Any], x: Any, at: At) -> dict[str, 
 
 
 def _with_parameters(kernel: Any, parts: Sequence[Any], at: At) -> Any:
-    """Return the kernel with the parameters, and with the states that are parameters, in place of its own."""
+    """Return the kernel with the parameters, and the states that are, in place of its own, and with all its outputs."""
     kinds = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
     fixed = {key: integers(at.given[key], kind) for key, kind in kinds.items() if key in at.given}
     wx, wh, bx, bh = parts
@@ -40,6 +41,7 @@ def _with_parameters(kernel: Any, parts: Sequence[Any], at: At) -> Any:
         bias_x=whole(bx),
         bias_h=whole(bh),
         fixed={**kernel.fixed, **fixed},
+        kept=tuple(range(1 + len(kernel.last(1)))),
     )
 
 
@@ -52,30 +54,63 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     wx, wh, bx, bh = (part.float() for part in parts)
     in_sums, in_cell = _fractions(kernel)
     of_x, of_h = (ratio(rule) * 2.0**-in_sums for rule in (kernel.rescale_x, kernel.rescale_h))
-    steps = x if kernel.time_axis else x.transpose(0, 1)
-    sums = F.linear(steps, wx, bx) * of_x
-    count, length = sums.shape[:2]
+    sums = F.linear(x.transpose(0, 1) if kernel.time_axis else x, wx, bx) * of_x  # [T, N, G*H]
+    length, count = sums.shape[:2]
     known = _given(kernel, more, x, at)
     h, cell = (
         known[key].float().expand(count, -1) if key in known else x.new_zeros(count, kernel.units) for key in ("h", "c")
     )
-    cell = cell * 2.0**-in_cell
-    states = []
-    times = range(length)
-    for t in times if kernel.forward else reversed(times):
-        new, following = _STEPS[type(kernel)](kernel, sums[:, t], h, cell, wh=wh, bh=bh, of_h=of_h, probe=at.probe)
-        if "lengths" in known:  # beyond its end a sample waits
-            within = (t < known["lengths"])[:, None]
-            h, cell = torch.where(within, new, h), torch.where(within, following, cell)
-            states.append(torch.where(within, new, 0.0))
-        else:
-            h, cell = new, following
-            states.append(h)
-    smooth = [torch.stack(states if kernel.forward else states[::-1], 1), h[:, None], cell[:, None] * 2.0**in_cell]
+    alive = None
+    if "lengths" in known:  # beyond its end a sample waits
+        alive = (torch.arange(length, device=x.device)[:, None] < known["lengths"])[..., None].expand(-1, count, -1)
     arrays = [integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)]
-    exact = computed(_with_parameters(kernel, parts, at), arrays, x)
-    smooth = [s if kernel.time_axis else s.transpose(0, 1) for s in smooth]
-    return tuple(replaced(smooth[i].to(e.dtype), e) for i, e in zip(kernel.kept, exact, strict=True))
+    exact = dict(enumerate(computed(_with_parameters(kernel, parts, at), arrays, x)))
+    walk = _lstm if isinstance(kernel, k.Lstm) and length else _stepwise
+    y, h, cell = walk(kernel, _StateSums(wh, bh, of_h, at.probe, alive), sums, h, cell * 2.0**-in_cell, exact[0])
+    smooth = [
+        y.transpose(0, 1) if kernel.time_axis else y,
+        *(s.unsqueeze(kernel.time_axis) for s in (h, cell * 2.0**in_cell)),
+    ]
+    return tuple(replaced(smooth[i].to(exact[i].dtype), exact[i]) for i in kernel.kept)
+
+
+class _StateSums(NamedTuple):
+    """The states' side of a layer: weight [G*H, H], bias [G*H], its sums' ratio, the probe, alive [T, N, 1] or None."""
+
+    wh: Any
+    bh: Any
+    of_h: float
+    probe: Any
+    alive: Any
+
+
+def _lstm(kernel: Any, own: _StateSums, sums: Any, h: Any, cell: Any, exact: Any) -> tuple[Any, Any, Any]:
+    """Return y [T, N, H], the last state and cell of an LSTM, around the states that the simulator gave."""
+    states = (exact.transpose(0, 1) if kernel.time_axis else exact).float()
+    alive = own.alive
+    if not kernel.forward:
+        sums, states, alive = sums.flip(0), states.flip(0), None if alive is None else alive.flip(0)
+    bits = kernel.rescale_o.bits
+    unit = 2.0 ** k.Lstm.formats[kernel.arithmetic][1] * ratio(kernel.rescale_o)
+    walk = Walk(states.contiguous(), alive, own.of_h, unit, 1 << (bits - 1))
+    y, h, cell = walked(walk, sums, h, cell, own.wh, own.bh, own.probe)
+    return y if kernel.forward else y.flip(0), h, cell
+
+
+def _stepwise(kernel: Any, own: _StateSums, sums: Any, h: Any, cell: Any, exact: Any) -> tuple[Any, Any, Any]:
+    """Return the same of any kind, step by step with autograd; its states are its own, not `exact`."""
+    states = []
+    times = range(len(sums)) if kernel.forward else range(len(sums) - 1, -1, -1)
+    for t in times:
+        new = _STEPS[type(kernel)](kernel, sums[t], h, wh=own.wh, bh=own.bh, of_h=own.of_h, probe=own.probe)
+        if own.alive is None:
+            h = new
+            states.append(h)
+        else:
+            h = torch.where(own.alive[t], new, h)
+            states.append(torch.where(own.alive[t], new, 0.0))
+    y = torch.stack(states if kernel.forward else states[::-1]) if states else sums.new_zeros(0, *h.shape)
+    return y, h, cell
 
 
 def _fractions(kernel: Recurrent) -> tuple[int, int]:
@@ -91,32 +126,25 @@ def _state(kernel: Any, value: Any, fraction: int, probe: Any) -> Any:
     return rounded(value * (2.0**fraction * ratio(kernel.rescale_o)), -top, top - 1, probe)
 
 
-def _lstm_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
-    i, f, g, o = (a + F.linear(h, wh, bh) * of_h).chunk(4, -1)
-    new = torch.sigmoid(i) * torch.tanh(g)
-    cell = torch.sigmoid(f) * cell + new
-    return _state(kernel, torch.sigmoid(o) * torch.tanh(cell), k.Lstm.formats[kernel.arithmetic][1], probe), cell
-
-
-def _gru_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
+def _gru_step(kernel: Any, a: Any, h: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> Any:
     units, scale = kernel.units, 2.0**31 * ratio(kernel.rescale_o)
     r, z = torch.sigmoid(a[:, : 2 * units] + F.linear(h, wh[: 2 * units], bh[: 2 * units]) * of_h).chunk(2, -1)
     inner, bias = wh[2 * units :], bh[2 * units :]
     own = r * F.linear(h, inner, bias) if kernel.reset_after else F.linear(r * h, inner, bias)
     n = torch.tanh(a[:, 2 * units :] + own * of_h)
-    return _state(kernel, n + z * (h / scale - n), 31, probe), cell
+    return _state(kernel, n + z * (h / scale - n), 31, probe)
 
 
-def _halved_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
+def _halved_step(kernel: Any, a: Any, h: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> Any:
     scale = 2.0**14 * ratio(kernel.rescale_o)
     own = F.linear(h, wh, bh) * of_h
     (r, z, n), (own_r, own_z, own_n) = a.chunk(3, -1), own.chunk(3, -1)
     r, z = (torch.sigmoid(v + w if kernel.joined else v) for v, w in ((r, own_r), (z, own_z)))
     n = torch.tanh(n + r * own_n)
-    return _state(kernel, z * h / scale / 2 + (1 - z) * n, 14, probe), cell
+    return _state(kernel, z * h / scale / 2 + (1 - z) * n, 14, probe)
 
 
-_STEPS = {k.Lstm: _lstm_step, k.Gru: _gru_step, k.ExecutorGru: _halved_step}
+_STEPS = {k.Gru: _gru_step, k.ExecutorGru: _halved_step}
 
 
 #: Kernel -> its fake quantizer.

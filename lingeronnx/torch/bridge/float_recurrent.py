@@ -136,7 +136,29 @@ def _lstm(
     c: Any = None,
     p: Any = None,
 ) -> Any:
+    if lengths is None and p is None and len(x) and _PLAIN_LSTM.isdisjoint(a):
+        return _whole_lstm(a, x, w, r, b, (h, c))
     return _layer(a, x, w, r, b, lengths, (h, c), gates=4, default=("Sigmoid", "Tanh", "Tanh"), step=_lstm_step, more=p)
+
+
+#: Attributes of which torch's own LSTM knows nothing.
+_PLAIN_LSTM = frozenset(("activations", "activation_alpha", "activation_beta", "clip", "input_forget", "layout"))
+
+
+def _whole_lstm(a: Attributes, x: Any, w: Any, r: Any, b: Any, starts: Sequence[Any]) -> Any:
+    """Return what `_layer` does, by torch's own LSTM: all steps in one call."""
+    directions, _, units = r.shape
+    backwards = a.get("direction", "forward") == "reverse"
+    turned = torch.arange(4 * units, device=x.device).reshape(4, units)[[0, 2, 3, 1]].flatten()  # i o f c -> i f c o
+    b = x.new_zeros(directions, 8 * units) if b is None else b
+    parameters = []
+    for d in range(directions):
+        parameters += [w[d][turned], r[d][turned], *(part[turned] for part in b[d].chunk(2))]
+    states = tuple(x.new_zeros(directions, x.shape[1], units) if s is None else s for s in starts)
+    rest = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": False}
+    y, h, c = torch.lstm(x.flip(0) if backwards else x, states, parameters, has_biases=True, **rest)
+    y = y.unflatten(2, (directions, units)).transpose(1, 2)  # [T, D, N, H]
+    return y.flip(0) if backwards else y, h, c
 
 
 def _gru(a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None) -> Any:

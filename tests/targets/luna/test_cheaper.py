@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.graph import ir
+from lingeronnx.run.integer.runner import IntRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets import by_name
 from lingeronnx.targets.latency import TimeSaved
@@ -39,6 +40,8 @@ def written(model, *rewrites, platform="arcs"):
                 form.write()
                 count += 1
     sheet.close()
+    names = [node.name for node in graph.graph]
+    assert len(set(names)) == len(names)
     return graph, count
 
 
@@ -418,6 +421,57 @@ def test_what_was_saved_stands_in_the_graph():
     assert TimeSaved.noted({"lingeronnx.cycles": "[]"}, "arcs") is None
     assert TimeSaved.total([TimeSaved(2, 1, "arcs"), TimeSaved(3, 2, "arcs")]) == TimeSaved(5, 3, "arcs")
     assert TimeSaved.total([]) is None
+
+
+def test_added_nodes_leave_names_to_the_users():
+    """A layer that is called as an added node would be keeps its name, and no two nodes have one."""
+    model = detector("arcs")
+    next(node for node in model.graph.node if node.op_type == "Conv2dInt").name = "b_turned"
+    graph, done, _ = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert done
+    names = [node.name for node in graph.graph]
+    assert len(set(names)) == len(names)
+    assert next(node.name for node in graph.graph if node.op_type == "Conv2dInt") == "b_turned"
+    assert any(name.startswith("b_turned_") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("form", "keeps"),
+    [
+        (factor_depthwise, True),
+        (row_pointwise, True),
+        (enlarged, True),
+        (part_whole, True),
+        (transposed, False),
+        (join_turned, False),
+        (part_turned, False),
+    ],
+)
+def test_which_forms_keep_a_batch(form, keeps):
+    """Matrices that are turned mix samples: the simulator runs one after the other, and gives the same."""
+    net = IntNet("arcs", (1, 8, 5, 6))
+    source = net.relu("xq", "a")
+    if form is factor_depthwise:
+        y = net.batch_norm(source, "y")
+    elif form is row_pointwise:
+        y = net.linear(net.relu(net.input("row", (1, 32)), "b"), 8, "y")
+    elif form is enlarged:
+        y = nearest(net, source, 2, 2, "y")
+    elif form is transposed:
+        y = net.transpose(source, [0, 2, 3, 1], "y")
+    else:
+        y = net.cat([source, net.relu(source, "b")], 3, "c")
+        y = y if form is join_turned else sliced(net, y, 3, 0, 6 if form is part_whole else 4, "y")
+    model = model_of(net, y)
+    graph, count = written(model, form)
+    runners = IntRunner(ir.from_proto(model)), IntRunner(graph)
+    rng = np.random.default_rng(0)
+    feed = {v.name: rng.integers(-90, 90, (3, *v.shape[1:])).astype(np.float32) / 16 for v in runners[0].inputs}
+    name = str(graph.graph.outputs[0].name)
+    before, after = ([array for _, array, _ in runner.run(feed, keep={name})] for runner in runners)
+    assert count == 1
+    assert [runner.per_sample for runner in runners] == [True, keeps]
+    np.testing.assert_array_equal(before[0], after[0])
 
 
 # ---- what decides --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from onnx import helper
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
+from lingeronnx.targets import by_name
 from lingeronnx.targets.luna.finish.nodes import joined
 from tests import nets
 from tests.packer import judge
@@ -100,6 +101,19 @@ def test_every_reader_has_an_iqpad_of_its_own(monkeypatch):
     model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
     before, after = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
     assert (kinds(before).count("iqPad"), kinds(after).count("iqPad")) == (1, 2)
+
+
+def test_added_nodes_have_names_of_their_own(monkeypatch):
+    """Copies of an iqPad are numbered, and so is a node of the user's."""
+    net = nets.Net(1, 29, 10, seed=2)
+    model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
+    before, _ = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
+    pad, last = (next(n for n in before.graph.graph if n.op_type == op) for op in ("iqPad", "Dequant"))
+    last.name = f"{pad.name}_2"
+    made, _ = by_name("venus").finish(before.graph)
+    names = [node.name for node in made.graph]
+    assert len(set(names)) == len(names)
+    assert f"{pad.name}_2_2" in names
 
 
 def test_padding_that_is_moved_has_an_input_of_its_own(monkeypatch):

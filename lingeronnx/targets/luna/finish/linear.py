@@ -124,7 +124,7 @@ def _turned(node: ir.Node) -> ir.Value | None:
     shape, maker = None if value is None else ir.shape(value), ir.producer(value)
     while maker is not None and maker.op_type == RESHAPE.name:
         maker = ir.producer(maker.inputs[0])
-    if maker is None or maker.op_type != TRANSPOSE.name or list(ir.attr(maker, "perm")) != [0, 2, 1]:
+    if maker is None or maker.op_type != TRANSPOSE.name or list(ir.attr(maker, "perm") or []) != [0, 2, 1]:
         return None
     return maker.inputs[0] if ir.shape(maker.outputs[0]) == shape else None
 

@@ -42,7 +42,7 @@ def lstm_even(graph: ir.Graph, target: Target) -> list[Fitted]:
                 wide = np.pad(wide, ((0, 0), (0, 1)))
             name = ir.fresh_name(graph, f"{value.name}_even")
             node.replace_input_with(index, ir.add_initializer(graph, name, wide))
-            if not value.uses():
+            if not value.uses() and not value.is_graph_output():
                 del graph.graph.initializers[str(value.name)]
         ir.set_attr(node, "hidden_size", units + 1)
         for value in node.outputs:

@@ -15,6 +15,7 @@ from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
 from lingeronnx.targets.luna.packer.memory.plan import plan_memory
 from lingeronnx.targets.luna.packer.net import Net, NetStep, NetTensor
 from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
+from lingeronnx.targets.luna.packer.reading.steps import raw_steps
 from lingeronnx.targets.luna.packing import packing
 from tests import nets
 from tests.packable import stress
@@ -196,3 +197,13 @@ def test_pools_whose_axes_are_swapped(op, chip, stride):
     swapped = "where the stride is above 1" in rules
     told = oracle(model, chip, ["-p", chip.lower(), "-d", "False"]).problems
     assert swapped == any("rows and columns are exchanged" in text for text in told) == (stride > 1)
+
+
+def test_attributes_of_a_step():
+    """Texts are texts, in lists too; what is no number, text, list, tensor or graph is left out."""
+    node = onnx.helper.make_node("Relu", ["x"], ["y"], texts=["a", "é"], text="b", sizes=[1, 2], scale=0.5)
+    node.attribute.append(onnx.helper.make_attribute("kind", onnx.helper.make_tensor_type_proto(1, [1])))
+    node.attribute.add(name="nothing")
+    (step,) = raw_steps(onnx.helper.make_graph([node], "g", [], []))
+    assert dict(step.attributes) == {"texts": ["a", "é"], "text": "b", "sizes": [1, 2], "scale": 0.5}
+    ir.make_node(step.op, [], step.attributes, output="y")

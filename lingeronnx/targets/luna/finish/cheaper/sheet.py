@@ -60,6 +60,8 @@ class Sheet:
     def __init__(self, graph: ir.Graph, target: Target, costs: Costs) -> None:
         self.graph, self.target, self.costs = graph, target, costs
         self._taken = ir.names(graph)
+        self._titles = {str(node.name) for node in graph.graph}
+        self._given: set[str] = set()  # names of nodes that stand in another's place by now
         self._turned: dict[tuple[ir.Value, int], ir.Value] = {}
         self._held: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
 
@@ -104,6 +106,10 @@ class Sheet:
         """Return a name for a tensor that no other has."""
         return free(base, self._taken)
 
+    def _title(self, base: str) -> str:
+        """Return a name for a node that no other has."""
+        return free(base, self._titles)
+
     def constant(self, base: str, array: np.ndarray) -> ir.Value:
         """Return a constant."""
         return ir.add_initializer(self.graph, self.name(base), array)
@@ -133,34 +139,34 @@ class Sheet:
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
         held = self.constant(f"{name}_shape", np.array(shape, np.int64))
-        node = ir.make_node(RESHAPE.name, [value, held], name=node_name, output=name, like=value)
+        node = ir.make_node(RESHAPE.name, [value, held], name=self._title(node_name), output=name, like=value)
         node.outputs[0].shape = ir.oir_shape(list(shape))
         return node
 
-    def turned(self, matrix: Matrix, before: ir.Node, name: str = "") -> ir.Value:
-        """Return the matrix turned, of sizes [columns, rows]; name : of a new Transpose."""
+    def turned(self, matrix: Matrix, before: ir.Node) -> ir.Value:
+        """Return the matrix turned, of sizes [columns, rows]."""
         found = self._found(matrix)
         if found is None:
             rows, columns = matrix.shape
             flat = self.reshaped(matrix.value, [rows, columns], before)
             output = self.name(f"{matrix.value.name}_turned")
-            node = ir.make_node(
-                TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=name or f"{before.name}_turned", output=output, like=flat
-            )
+            title = self._title(f"{before.name}_turned")
+            node = ir.make_node(TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat)
             node.outputs[0].shape = ir.oir_shape([columns, rows])
             found = self._turned[matrix.value, rows] = self.inserted(node, before)
         return self.reshaped(found, matrix.shape[::-1], before)
 
     def taken(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
-        """Return the rows `start` .. `end` - 1 of a matrix."""
+        """Return the rows `start` .. `end` - 1 of a matrix; name : of the node whose place the Slice takes."""
         node = part(self.graph, value, 0, start, end, f"{value.name}_from{start}", self._taken)
-        node.name = name or node.name
+        node.name = name or self._title(str(node.name))
         return self.inserted(node, before)
 
     def appended(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
         """Return the rows of matrices that are held at one scale, one below the other."""
         output = self.name(f"{values[0].name}_joined")
         node = join(values, 0, scale, before, output, output)
+        node.name = self._title(str(node.name))
         for key, value in self.target.node_attributes.get("", {}).items():
             ir.set_attr(node, key, value)
         return self.inserted(node, before)
@@ -168,12 +174,13 @@ class Sheet:
     def operator(
         self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any], shape: Sequence[int], of: ir.Node
     ) -> ir.Value:
-        """Return what an integer operator gives that stands for the node `of`, and has its name."""
-        output = self.name(f"{of.outputs[0].name}_as_{op}")
+        """Return what an integer operator gives that stands for the node `of`; the first one has its name."""
+        output, name = self.name(f"{of.outputs[0].name}_as_{op}"), str(of.name)
+        title = self._title(name) if name in self._given else name
+        self._given.add(name)
         node = ir.make_node(
-            op, inputs, dict(sorted(attributes.items())), name=str(of.name), output=output, domain=of.domain,
-            like=inputs[0],
-        )  # fmt: skip
+            op, inputs, dict(sorted(attributes.items())), name=title, output=output, domain=of.domain, like=inputs[0]
+        )
         node.outputs[0].shape = ir.oir_shape(list(shape))
         return self.inserted(node, of)
 

@@ -72,9 +72,12 @@ def _same(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]
 
 
 def _ints(step: NetStep, arrays: Arrays, index: int, name: str) -> list[int] | None:
-    """Return constant input `index`, or attribute `name`, as integers."""
+    """Return constant input `index`, or attribute `name`, as integers; Unknown where the input holds others."""
     if len(step.inputs) > index and step.inputs[index] in arrays:
-        return [int(v) for v in np.asarray(arrays[step.inputs[index]]).reshape(-1)]
+        array = np.asarray(arrays[step.inputs[index]])
+        if array.dtype.kind not in "iu":
+            raise Unknown(f"its input {index} ({name}) holds {array.dtype}, not integers")
+        return [int(v) for v in array.reshape(-1)]
     stated = step.get(name)
     return None if stated is None else [int(v) for v in (stated if isinstance(stated, Sequence) else [stated])]
 

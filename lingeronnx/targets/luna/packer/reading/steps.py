@@ -21,6 +21,12 @@ from .shapes import Unknown, output_tensors
 
 __all__ = ["raw_steps", "read", "reorder"]
 
+#: Types of attributes that a node of the packer's has; a type, a sparse tensor or nothing is none.
+_SAID = [
+    onnx.AttributeProto.AttributeType.Value(name)
+    for name in ("INT", "FLOAT", "STRING", "TENSOR", "GRAPH", "INTS", "FLOATS", "STRINGS")
+]
+
 
 def raw_steps(graph: onnx.GraphProto) -> list[NetStep]:
     """Return the nodes as they stand in the file, absent inputs left out; Constant nodes are none."""
@@ -28,7 +34,11 @@ def raw_steps(graph: onnx.GraphProto) -> list[NetStep]:
     for node in graph.node:
         if node.op_type == "Constant":
             continue
-        attributes = {RENAMED.get(a.name, a.name): _plain(helper.get_attribute_value(a)) for a in node.attribute}
+        attributes = {
+            RENAMED.get(a.name, a.name): _plain(helper.get_attribute_value(a))
+            for a in node.attribute
+            if a.type in _SAID
+        }
         name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
         operator, inputs = RENAMED.get(node.op_type, node.op_type), tuple(i for i in node.input if i)
         steps.append(NetStep(operator, name, inputs, tuple(node.output), attributes, name))
@@ -38,7 +48,7 @@ def raw_steps(graph: onnx.GraphProto) -> list[NetStep]:
 def _plain(value: Any) -> Any:  # noqa: ANN401 - of any attribute
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return list(value) if isinstance(value, list | tuple) else value
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _arity(steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
@@ -248,7 +258,7 @@ def infer(net: Net) -> list[VerdictFinding]:
             return [
                 VerdictFinding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")
             ]
-        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
             return [
                 VerdictFinding(
                     "packs",

@@ -1,0 +1,27 @@
+"""Pages of docs/ that the code tells: commands from click, calls from docstrings, files from schemas, targets.
+
+`python -m docs.pages` (or `make docs-pages`) writes them; tests/docs/test_pages.py fails where one is not current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from . import commands, error_messages, model_table, python_calls, schema_files, target_pages
+
+__all__ = ["DOCS", "written"]
+
+DOCS = Path(__file__).parents[1]
+
+
+def written() -> dict[str, str]:
+    """Return the pages, each under its path below docs/."""
+    makers: dict[str, Callable[[], str]] = {
+        "errors.md": error_messages.page,
+        "models.md": model_table.page,
+        "reference/commands.md": commands.page,
+        "reference/python.md": python_calls.page,
+        "reference/json.md": schema_files.page,
+    }
+    return {path: make() for path, make in makers.items()} | target_pages.pages()

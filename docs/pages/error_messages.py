@@ -1,0 +1,247 @@
+"""docs/errors.md: every message that a user can meet, from the places in the code that raise one.
+
+A message is written as *what is wrong; what to do*: the sources are parsed, never run, and each text is cut at its
+first semicolon, or at a colon behind which it says what to do. What is filled in at run time stands as `…`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from .markdown import MADE, cell, table
+
+__all__ = ["AREAS", "GROUPS", "Message", "Module", "messages", "page"]
+
+_ROOT = Path(__file__).parents[2]
+_OPEN = "…"
+_CUT = re.compile(
+    r"; |: (?=(?:add|choose|export|give|install|lower|make|name|pass|put|quantize|raise|set|take|use|write) )"
+)
+
+_HEAD = f"""{MADE}
+
+# Error messages
+
+A command that cannot go on prints one line that begins with `error:` and ends with exit code 1; a wrong option ends
+with 2. In Python the same line is the text of an exception. No half-written file is left. Exit code 70, with a
+traceback, is a fault of lingeronnx: please report it, with the archive that it names.
+
+The lines of this page are those of the code. `{_OPEN}` stands for what is filled in: a name, a number, a file. Search
+the page for the words around it. Where a line's second column is empty, what stands above the tables helps.
+"""
+
+
+class Group(NamedTuple):
+    """A class of messages: its heading, and what is said of all of them."""
+
+    title: str
+    text: str
+
+
+#: Exception -> what it means, and what to do where a line says nothing of it.
+GROUPS = {
+    "ModelError": Group(
+        "The model",
+        "The file is damaged, or holds an operator, a shape or a value that cannot be used. Where a line says nothing "
+        "else, export the model again, with a newer exporter or another opset, and look at the node that it names.",
+    ),
+    "DataError": Group(
+        "The data",
+        "Calibration or evaluation data do not fit the model. Where a line says nothing else, compare the names, "
+        "shapes and types of your arrays with the inputs of the model.",
+    ),
+    "ConfigError": Group(
+        "Options and settings",
+        "An option, a selector, an argument of a call or a configuration file is wrong. Where a line says nothing "
+        "else, give one of the values that it lists; `lingeronnx COMMAND --help` has all options.",
+    ),
+    "ConstraintError": Group(
+        "Limits that you asked to hold",
+        "The model breaks a limit of the target, and an option or a call asked for that to be an error. Where a line "
+        "says nothing else, `lingeronnx check MODEL` says which layer is in the way and what helps.",
+    ),
+    "RepairError": Group(
+        "Repair of old graphs",
+        "A graph that cannot be repaired without guessing. All findings stand on standard output; export the model "
+        "again, or mend by hand what they name.",
+    ),
+    "MachineError": Group(
+        "The simulator",
+        "An integer graph asks the simulator for something that no operator computes. It was changed after it was "
+        "written, or was not written by lingeronnx: quantize again.",
+    ),
+    "UsageError": Group(
+        "The command line",
+        "Options that do not go together. The exit code is 2.",
+    ),
+}
+
+#: Begin of a path -> what its messages are about; the longest that fits counts.
+AREAS = {
+    "": "Calls",
+    "analysis": "Comparing, profiles, sensitivity",
+    "cli": "Commands",
+    "compat": "Calls of other tools",
+    "deployment": "Deploying and verifying",
+    "files": "Files that are written",
+    "fit": "Rewrites",
+    "flow": "Quantizing",
+    "formats": "Integer graphs",
+    "graph": "Reading a model",
+    "ops": "Quantizing",
+    "passes": "Reading a model",
+    "plan": "Configuration and plans",
+    "qdq": "QuantizeLinear and DequantizeLinear",
+    "repair": "Repair",
+    "run": "Running a model",
+    "run/data": "Reading data",
+    "schemas": "Files that are read",
+    "search": "Search",
+    "simulator": "Simulator",
+    "targets": "Targets",
+    "torch": "PyTorch",
+}
+
+_SAME = {"BadParameter": "UsageError", "UnheldScale": "ConstraintError", "LingerOnnxError": "ConfigError"}
+_SENTENCE = "code_of_others"  # errors.code_of_others(sentence, kind): the sentence, and a reason in brackets
+
+
+class Message(NamedTuple):
+    """One text that is raised. group : a key of GROUPS. area : what of AREAS it is about."""
+
+    group: str
+    area: str
+    text: str
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """Return (what is wrong, the rest: limit and remedy)."""
+        what, rest, *_ = [*_CUT.split(self.text, maxsplit=1), ""]
+        return what, rest
+
+
+def page() -> str:
+    """Return the page."""
+    by_group: dict[str, dict[str, set[Message]]] = defaultdict(lambda: defaultdict(set))
+    for message in messages():
+        by_group[message.group][message.area].add(message)
+    lines = [_HEAD]
+    for key, group in GROUPS.items():
+        kind = "" if key == "UsageError" else f" (`{key}`)"
+        lines += [f"## {group.title}{kind}", "", group.text, ""]
+        for area, found in sorted(by_group[key].items()):
+            lines += [f"### {group.title}: {area[0].lower() + area[1:] if area[1].islower() else area}", ""]
+            lines += table(["message", "limit, remedy"], (_row(each) for each in sorted(found, key=_order)))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _order(message: Message) -> tuple[str, str]:
+    return re.sub(r"\W", "", message.text.lower()), message.text
+
+
+def _row(message: Message) -> list[str]:
+    what, rest = message.parts
+    fence = "``" if "`" in what else "`"
+    pad = " " if "`" in what else ""
+    return [f"{fence}{pad}{what.replace('|', chr(92) + '|')}{pad}{fence}", cell(rest.replace("`", ""))]
+
+
+def messages() -> Iterator[Message]:
+    """Yield every message of the sources."""
+    for root in ("lingeronnx", "simulator"):
+        for path in sorted((_ROOT / root).rglob("*.py")):
+            yield from Module(path.relative_to(_ROOT).as_posix(), path.read_text(encoding="utf-8")).messages()
+
+
+class Module:
+    """The source of one module."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path = path
+        self._tree = ast.parse(text)
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages that it makes."""
+        for function in [self._tree, *self._functions.values()]:
+            for node in _own(function):
+                if isinstance(node, ast.Call) and node.args:
+                    for group, text in self._raised(node, function):
+                        yield Message(group, self._area(), text)
+
+    @cached_property
+    def _functions(self) -> dict[str, ast.AST]:
+        found = (n for n in ast.walk(self._tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+        return {f"{node.name}:{node.lineno}": node for node in found}
+
+    def _area(self) -> str:
+        place = self._path.removeprefix("lingeronnx/")
+        fits = [key for key in AREAS if place.startswith(f"{key}/" if "/" in place else f"{key}.")]
+        return AREAS[max(fits, key=len, default="")]
+
+    def _raised(self, call: ast.Call, function: ast.AST) -> Iterator[tuple[str, str]]:
+        """Yield (group, text) of a call that makes an exception of ours, or hands a sentence to one."""
+        name = ast.unparse(call.func).rpartition(".")[2]
+        group = _SAME.get(name, name)
+        if name == _SENTENCE and len(call.args) > 1:
+            kind = ast.unparse(call.args[1]).rpartition(".")[2]
+            for text in self._texts(call.args[0], function):
+                yield kind, f"{text} ({_OPEN})"
+        elif group in GROUPS:
+            for text in self._texts(call.args[0], function):
+                if re.search(r"\w", text):
+                    yield group, text
+
+    def _texts(self, value: ast.expr, function: ast.AST) -> Iterator[str]:
+        """Yield what a message may be: a choice of two gives two, a name what is assigned to it."""
+        for text in self._alternatives(value, function, 3):
+            yield re.sub(rf"{_OPEN}(?:, {_OPEN}|{_OPEN})+", _OPEN, " ".join(text.split()))
+
+    def _alternatives(self, value: ast.expr, function: ast.AST, depth: int) -> list[str]:
+        if isinstance(value, ast.Constant):
+            return [value.value] if isinstance(value.value, str) else [_OPEN]
+        if isinstance(value, ast.JoinedStr):
+            return ["".join(_filled(part) for part in value.values)]
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+            left, right = (self._alternatives(side, function, depth) for side in (value.left, value.right))
+            return [a + b for a in left for b in right]
+        if isinstance(value, ast.IfExp):
+            return [text for side in (value.body, value.orelse) for text in self._alternatives(side, function, depth)]
+        if depth and isinstance(value, ast.Name):
+            made = (n for n in _own(function) if isinstance(n, ast.Assign | ast.NamedExpr))
+            sources = [n.value for n in made if any(ast.unparse(t) == value.id for t in _targets(n))]
+            return [text for source in sources for text in self._alternatives(source, function, depth - 1)] or [_OPEN]
+        if depth and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            return self._returned(value.func.id, depth - 1) or [_OPEN]
+        return [_OPEN]
+
+    def _returned(self, name: str, depth: int) -> list[str]:
+        """Return what the function of this module may return."""
+        found = [node for key, node in self._functions.items() if key.startswith(f"{name}:")]
+        values = [(n.value, node) for node in found for n in _own(node) if isinstance(n, ast.Return) and n.value]
+        return [text for value, node in values for text in self._alternatives(value, node, depth)]
+
+
+def _own(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or module, those of functions within apart."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from _own(child)
+
+
+def _targets(node: ast.Assign | ast.NamedExpr) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _filled(part: ast.expr) -> str:
+    """Return a part of a formatted text; a proposal for a mistyped name is left out, for it is not always there."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    assert isinstance(part, ast.FormattedValue)
+    return "" if ast.unparse(part.value).startswith("nearest(") else _OPEN

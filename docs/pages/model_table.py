@@ -1,0 +1,77 @@
+"""docs/models.md: which models work on which chip, joined from the pages that commands measured.
+
+Accuracy is that of docs/promises.md, memory that of docs/programs.md, cycles those of docs/latency.md. Nothing is
+measured here; what a page does not have is left empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import lingeronnx
+
+from .markdown import MADE, table
+
+__all__ = ["page", "rows"]
+
+_DOCS = Path(__file__).parents[1]
+_PREFIX = r"^(?:mlperf_tiny|fsdd|cifar)_"
+_COLUMNS = ("top-1, %", "SQNR, dB")
+
+_HEAD = f"""{MADE}
+
+# Models that work
+
+Each model on each target with the defaults, as the pages of lingeronnx {lingeronnx.__version__} have it from what
+commands measured: accuracy from [promises](promises.md), which `make promises` holds, and which has further figures of
+some models; RAM, flash and external memory (psram) of the whole program, in bytes, from [programs](programs.md); cycles
+of one call, at the upper end, from [time on the chip](latency.md), known for arcs only. An empty cell was not measured.
+[Real models](real-models.md) says more of public models, [first attempts](first-attempts.md) of nets never seen before.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    head = [
+        "model",
+        "target",
+        "chip-ready",
+        "top-1, %",
+        "SQNR, dB",
+        "integer MACs, %",
+        "RAM",
+        "flash",
+        "psram",
+        "cycles",
+    ]
+    return "\n".join([_HEAD, *table(head, rows())]).rstrip() + "\n"
+
+
+def rows() -> Iterator[list[str]]:
+    """Yield the cells of each model on each target, in the order of the promises."""
+    memory = {(_short(r[0]), r[1]): r[5:8] for r in _table("programs.md", 14)}
+    cycles = {_short(r[0]): r[1] for r in _table("latency.md", 8)}
+    promised: dict[tuple[str, str], dict[str, str]] = {}
+    for model, target, settings, measure, value, *_ in _table("promises.md", 7):
+        if not settings or settings == "`--mode max-value`":
+            promised.setdefault((model, target), {})[measure] = value
+    for (model, target), found in promised.items():
+        accuracy = [found.get(column, "") for column in _COLUMNS]
+        used = memory.get((model, target), ["", "", ""])
+        time = cycles.get(model, "") if target == "arcs" else ""
+        ready = found.get("chip-ready", "")
+        yield [model, target, ready, *accuracy, found.get("integer MACs, %", ""), *used, time]
+
+
+def _short(model: str) -> str:
+    return re.sub(_PREFIX, "", re.sub(r" \(.*", "", model))
+
+
+def _table(name: str, columns: int) -> Iterator[list[str]]:
+    """Yield the rows of a page's tables that have so many columns, without their heads."""
+    for line in (_DOCS / name).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if len(cells) == columns and not set(cells[0]) <= {"-", " "} and cells[0] != "model":
+            yield cells

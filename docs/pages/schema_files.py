@@ -1,0 +1,64 @@
+"""docs/reference/json.md: the files that users write or read, from their JSON Schemas."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lingeronnx.schemas.files import FILES, schema_of
+
+from .markdown import MADE, cell, table
+
+__all__ = ["page"]
+
+_HEAD = f"""{MADE}
+
+# JSON and YAML files
+
+`lingeronnx schema NAME` prints the JSON Schema of each file; editors that know it complete and check `quant.yaml` as it
+is typed. The fields of the first level:
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    lines = [_HEAD]
+    for name, what in FILES.items():
+        schema = schema_of(name)
+        needed = schema.get("required", [])
+        lines += [f"## {name}", "", f"{what[0].upper()}{what[1:]}.", ""]
+        lines += table(
+            ["field", "type", ""],
+            (
+                [f"`{field}`", cell(_type(of, schema)), cell(_text(field, of, needed))]
+                for field, of in schema["properties"].items()
+            ),
+        )
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _text(field: str, of: dict[str, Any], needed: list[str]) -> str:
+    words = [of.get("description", "")]
+    if "default" in of and of["default"] not in ([], {}):
+        words.append(f"Default: `{json.dumps(of['default'])}`.")
+    if field in needed:
+        words.append("Always there.")
+    return " ".join(word for word in words if word)
+
+
+def _type(of: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Return the type of a field in words."""
+    if "$ref" in of:
+        return _type(schema["$defs"][of["$ref"].rpartition("/")[2]], schema)
+    if "const" in of:
+        return f"`{json.dumps(of['const'])}`"
+    if "enum" in of:
+        return " or ".join(f"`{json.dumps(each)}`" for each in of["enum"])
+    several = of.get("anyOf") or of.get("oneOf")
+    if several:
+        return " or ".join(dict.fromkeys(_type(each, schema) for each in several))
+    kind = of.get("type", "any")
+    if kind == "array":
+        inner = of.get("items")
+        return f"list of {_type(inner, schema)}" if isinstance(inner, dict) and inner else "list"
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)

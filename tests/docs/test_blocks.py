@@ -1,0 +1,153 @@
+"""Code of the pages: commands and their options exist, Python compiles and its `lo.` names exist, first pages are run.
+
+What needs the vendor's packer or a board (`tpacker`, `verify` and `profile-board` on a board's files) is parsed only.
+"""
+
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from markdown_it import MarkdownIt
+
+import lingeronnx as lo
+from docs.pages import DOCS
+from lingeronnx.cli import main
+
+PAGES = [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+NAMES = [page.relative_to(DOCS.parent).as_posix() for page in PAGES]
+TORCH = importlib.util.find_spec("torch") is not None
+
+
+def blocks(text):
+    """Return (language, code) of the code blocks of a page, those within lists too."""
+    found = MarkdownIt("commonmark").enable("table").parse(text)
+    return [(token.info, token.content) for token in found if token.type in ("fence", "code_block")]
+
+
+def commands(text):
+    """Return the calls of `lingeronnx` in the code blocks of a page, lines that go on joined, comments left out."""
+    code = "\n".join(content for _, content in blocks(text)).replace("\\\n", " ")
+    lines = re.findall(r"^ *(lingeronnx [a-z-]+.*)$", code, re.MULTILINE)
+    return [shlex.split(re.sub(r" {2,}# .*| \.\.\.$", "", line))[1:] for line in lines]
+
+
+def spans(text):
+    """Return the calls in backquotes, as words."""
+    return [words.split()[1:] for words in re.findall(r"`(lingeronnx [a-z-]+[^`]*)`", text)]
+
+
+def wrong(words):
+    """Return what a call has that the command line has not; what stands for something else is taken as it is."""
+    command, words = main, list(words)
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    if isinstance(command, click.Group) and words and re.fullmatch(r"[a-z][a-z-]+", words[0]):
+        return [words[0]]
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"-h", "--help"}
+    used = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    return [word for word in used if word not in known]
+
+
+def names_of(code):
+    """Return the dotted names below `lo` that a Python block uses."""
+    found = (ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute))
+    return sorted({name for name in found if re.fullmatch(r"lo(\.\w+)+", name)})
+
+
+def exists(name):
+    """Whether a name such as lo.compat.X is there; what needs torch, where that is installed."""
+    thing = lo
+    for part in name.split(".")[1:]:
+        if thing is lo and part == "torch" and not TORCH:
+            return True
+        if not hasattr(thing, part):
+            return False
+        thing = getattr(thing, part)
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_and_options_exist(page):
+    text = page.read_text(encoding="utf-8")
+    assert [(words, bad) for words in commands(text) if (bad := wrong(words))] == []
+    assert [(words, bad) for words in spans(text) if (bad := wrong(words))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_python_compiles_and_its_names_exist(page):
+    for language, code in blocks(page.read_text(encoding="utf-8")):
+        if (language == "python" and ">>>" not in code) or "import lingeronnx" in code:
+            assert [name for name in names_of(code) if not exists(name)] == [], code
+
+
+def test_what_is_wrong_is_seen():
+    page = "a\n\n    lingeronnx quantize m.onnx --nothing \\\n      -o x   # why\n\n`lingeronnx frobnicate`\n"
+    assert commands(page) == [["quantize", "m.onnx", "--nothing", "-o", "x"]]
+    assert wrong(commands(page)[0]) == ["--nothing"]
+    assert wrong(spans(page)[0]) == ["frobnicate"]
+    assert wrong(["analyze", "weights", "M", "--json"]) == wrong(["MODEL", "..."]) == []
+    assert names_of("lo.compat.wb_analyse(lo.x)") == ["lo.compat", "lo.compat.wb_analyse", "lo.x"]
+    assert [exists(name) for name in ("lo.quantize", "lo.x", "lo.compat.x")] == [True, False, False]
+
+
+# ---- the first pages are run -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Return a folder that has the package's files where a checkout has them."""
+    (tmp_path / "lingeronnx").symlink_to(Path(lo.__file__).parent, target_is_directory=True)
+    for name in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"):
+        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "demo" / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(words):
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return squeezed(done.stdout)
+
+
+def squeezed(text):
+    return " ".join(text.split())
+
+
+def outputs(text):
+    """Return the lines that a page shows of what commands print, without those of file sizes."""
+    told = [code for _, code in blocks(text) if not re.match(r"(import|git|lingeronnx) ", code)]
+    lines = [squeezed(line) for code in told for line in code.splitlines()]
+    return [line for line in lines if line and not line.startswith("written ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["first-success", "own-model"])
+def test_the_first_pages_are_run(name, checkout):
+    """Every command and every Python block works, and prints what the page says."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    printed = " ".join(run(words) for words in commands(text))
+    shown = [line for line in outputs(text) if not re.match(r"samples = |np\.|import ", line)]
+    python = [code for language, code in blocks(text) if language == "python"]
+    assert len(python) == 1
+    for code in python:
+        exec(compile(code, name, "exec"), {})
+        shown = [line for line in shown if line not in squeezed(code)]
+    assert [line for line in shown if line not in printed] == []
+
+
+@pytest.mark.slow
+def test_the_reports_are_what_is_printed(checkout):
+    """The three reports of the page about reading them."""
+    text = (DOCS / "reading-the-report.md").read_text(encoding="utf-8")
+    call = ["quantize", "digits_cnn.onnx", "--calib", "digits_calib.npz"]
+    printed = run([*call, "--eval", "digits_test.npz", "--platform", "arcs"])
+    printed += run([*call, "--skip", "/block1/conv/Conv", "-o", "s.onnx"])
+    printed += run([*call, "--override", "type:Conv=scale:2^7", "-o", "s5.onnx"])
+    shown = [line for line in outputs(text) if not line.startswith("try next")]  # of the test's call there is none
+    assert len(shown) > 15
+    assert [line for line in shown if line not in printed and not line.startswith("(looks")] == []
