@@ -127,7 +127,7 @@ _HOME = {
 #: Parts that have calls of their own.
 _PARTS = ("compat", "torch")
 
-#: Other tools' calls, which live in `compat`: these spellings go on working, and are shown nowhere.
+#: Other tools' calls, which live in `compat`: 0.1 had them here. They warn, are shown nowhere, and go with 0.3.
 _OLD_SPELLINGS = (
     "AnalysisQuant",
     "Dumper",
@@ -147,6 +147,7 @@ if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, n
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
         if name in _OLD_SPELLINGS:
+            importlib.import_module(".errors", __name__).deprecated(f"lo.{name}", f"lo.compat.{name}", "0.3")
             return getattr(importlib.import_module(".compat", __name__), name)
         if name not in _HOME:
             raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")

@@ -14,6 +14,7 @@ A message is one line: what, where (node and tensor name), the value, the limit,
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,10 +27,16 @@ __all__ = [
     "ModelError",
     "RepairError",
     "code_of_others",
+    "deprecated",
     "nearest",
     "told",
     "words_of",
 ]
+
+
+def deprecated(old: str, new: str, gone: str) -> None:
+    """Warn the caller's caller that the name `old` is `new` now, and leaves with version `gone`, the next minor one."""
+    warnings.warn(f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3)
 
 
 class LingerOnnxError(Exception):

@@ -19,6 +19,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -31,9 +32,39 @@ except ImportError:  # Windows: no lock says whose a temporary is, so none is re
     fcntl = None
 
 __all__ = [
-    "checked_target", "chip_file", "folder", "given_bytes", "making", "no_regular_file", "replacing", "renewing_folder",
-    "replacing_folder", "scratch", "take_over", "write_text",
+    "DEPLOYED", "JOURNAL", "REPORT", "FileVersion", "checked_target", "chip_file", "folder", "given_bytes", "making",
+    "no_regular_file", "replacing", "renewing_folder", "replacing_folder", "scratch", "take_over", "write_text",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FileVersion:
+    """The version of a kind of file in JSON: the entry `key` has it; what 0.1 wrote has none, which is version 1.
+
+    anew : what writes the file again, in words.
+    """
+
+    key: str
+    newest: int
+    anew: str
+
+    def stamp(self) -> dict[str, int]:
+        """Return the entry of a file that is written now."""
+        return {self.key: self.newest}
+
+    def check(self, body: object, where: str | os.PathLike[str]) -> None:
+        """Raise ConfigError, naming `where`, for a file of a version that is not known here."""
+        number = body.get(self.key, 1) if isinstance(body, dict) else 1
+        if type(number) is not int or not 1 <= number <= self.newest:
+            known = "1" if self.newest == 1 else f"1 to {self.newest}"
+            raise ConfigError(
+                f"{where} has {self.key} {number!r}; this lingeronnx reads {known}: upgrade it, or {self.anew}"
+            )
+
+
+REPORT = FileVersion("lingeronnx_report", 1, "quantize again with --json")
+DEPLOYED = FileVersion("lingeronnx_deploy", 1, "deploy the model again")
+JOURNAL = FileVersion("lingeronnx_journal", 1, "begin anew without --resume")
 
 _TEMPORARY = re.compile(r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL)
 _NAME_BYTES = 200  # of a target's name in that of its temporary; a name may have 255

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import REPORT
 from ._shared import given, print_json
 from .report import show_report
 from .show import console_for, show_deployment
@@ -25,6 +26,7 @@ def show_result(model: Path, done: Written, as_json: bool, deployed: Deployment 
     if as_json:
         print_json(
             {
+                **REPORT.stamp(),
                 "model": model,
                 "output": done.graph,
                 "chip_part": done.chip,

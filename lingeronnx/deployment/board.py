@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, DataError
-from ..files import replacing_folder
+from ..files import DEPLOYED, replacing_folder
 from ..flow import synthetic
 from ..graph import ir
 from ..plan.synthetic import warnings_of
@@ -131,7 +131,7 @@ def deploy(
 
 def _manifest(made: Path, body: Mapping[str, object]) -> None:
     """Write the manifest, which lists every other file."""
-    whole = {**body, "versions": _versions(), "files": _hashes(made)}
+    whole = {**DEPLOYED.stamp(), **body, "versions": _versions(), "files": _hashes(made)}
     _write(made / MANIFEST, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -241,6 +241,12 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> dict[str,
             f"{whose} uses opset {versions['']}; the installed onnx knows 1 to {newest}: upgrade onnx or "
             "export with an older opset"
         )
+    for domain in QUANTIZED:
+        if versions.get(domain, 1) != 1:
+            raise ModelError(
+                f"{whose} is of version {versions[domain]} of domain '{domain}'; this lingeronnx reads 1: "
+                "upgrade it, or quantize the float model again"
+            )
     return versions
 
 

@@ -79,7 +79,10 @@ class Plan:
             body: dict[str, Any] = json.loads(text)
             version = body["lingeronnx_plan"]
             if version not in (1, VERSION):
-                raise ConfigError(f"{where} has plan version {version}; this lingeronnx reads versions 1 and {VERSION}")
+                raise ConfigError(
+                    f"{where} has plan version {version}; this lingeronnx reads versions 1 and {VERSION}: upgrade it, "
+                    "or quantize again with --save-plan"
+                )
             if version == 1:
                 _check_first(body, where)
             return cls(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, ModelError
+from ..files import DEPLOYED
 from .parts import Part
 
 __all__ = ["CompiledHost"]
@@ -74,6 +75,7 @@ def _described(folder: Path) -> list[dict[str, Any]]:
     """Return what the folder's manifest tells of the program's parts."""
     try:
         body = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        DEPLOYED.check(body, folder / "manifest.json")
         return list(body["program"]["parts"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder} has no manifest.json with a C program in it; deploy the model again") from error

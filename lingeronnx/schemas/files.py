@@ -123,12 +123,18 @@ def _merge() -> _Schema:
     return _record({"operator": _TEXT, **dict.fromkeys(("nodes", "chips", "instead"), _many(_TEXT))})
 
 
+#: Fields that reports of 0.1 do not have, but for the first, which is there with --deploy.
+_YOUNGER = ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "cycles", "merges", "written",
+            "lingeronnx_report")  # fmt: skip
+
+
 def _report() -> _Schema:
     node = _record({"node": _TEXT, "op_type": _TEXT, "why": _TEXT, "macs": _COUNT})
     part = {**dict.fromkeys(("axis", "first", "last"), _COUNT), "cosine": _maybe(_NUMBER), "sqnr": _maybe(_NUMBER)}
     fidelity = {"type": "object", "additionalProperties": _maybe(_NUMBER)}
     return _record(
         {
+            "lingeronnx_report": _told({"enum": [1]}, "the version of this format"),
             "model": _told(_TEXT, "the file that was quantized"),
             "output": _told(_TEXT, "the file that was written"),
             "chip_part": _told(_maybe(_TEXT), "the file for the packer, where the host computes a part"),
@@ -175,8 +181,7 @@ def _report() -> _Schema:
             "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
-        # Those behind the first are younger than 0.1.
-        ("deployment", "unknown_macs", "doubts", "why_not", "next", "time", "cycles", "merges", "written"),
+        _YOUNGER,
     )
 
 

@@ -29,7 +29,7 @@ def test_analysis_quant(made, tmp_path) -> None:
         return float(np.mean(np.argmax(model({"x": x}), 1) == labels))
 
     def program():
-        return lo.AnalysisQuant(
+        return lo.compat.AnalysisQuant(
             str(home / "net.onnx"),
             eval_function=eval_function,
             data_loader=x,
@@ -61,7 +61,7 @@ def test_analysis_quant(made, tmp_path) -> None:
 def test_histograms_of_the_best_and_the_worst(made, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     home, x = made
-    lo.AnalysisQuant(
+    lo.compat.AnalysisQuant(
         home / "net.onnx",
         eval_function=lambda model: float(model(x).sum()),
         data_loader=x,
@@ -78,7 +78,7 @@ def test_a_stale_checkpoint_is_refused(made, tmp_path) -> None:
     home, x = made
 
     def run(data, **config):
-        return lo.AnalysisQuant(
+        return lo.compat.AnalysisQuant(
             home / "net.onnx",
             eval_function=lambda model: 1.0,
             data_loader=data,
@@ -98,9 +98,9 @@ def test_analysis_quant_says_what_it_does_not_take(made, tmp_path) -> None:
     home, x = made
     for name in ("model_filename", "params_filename"):
         with pytest.raises(lo.ConfigError, match=f"{name} = '__model__' belongs to a format of two files"):
-            lo.AnalysisQuant(home, eval_function=len, **{name: "__model__"})
+            lo.compat.AnalysisQuant(home, eval_function=len, **{name: "__model__"})
     with pytest.raises(lo.ConfigError, match="eval_function is missing"):
-        lo.AnalysisQuant(home)
-    assert lo.AnalysisQuant(home, eval_function=len).model == home / "net.onnx"  # the only one in the folder
+        lo.compat.AnalysisQuant(home)
+    assert lo.compat.AnalysisQuant(home, eval_function=len).model == home / "net.onnx"  # the only one in the folder
     with pytest.raises(lo.ConfigError, match=r"holds 0 \.onnx files"):
-        lo.AnalysisQuant(tmp_path, eval_function=len)
+        lo.compat.AnalysisQuant(tmp_path, eval_function=len)

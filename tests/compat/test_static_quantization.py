@@ -49,7 +49,7 @@ def model(tmp_path):
 def test_it_writes_what_quantize_makes(model, tmp_path):
     path, items = model
     out = tmp_path / "q.onnx"
-    result = lo.quantize_static(
+    result = lo.compat.quantize_static(
         path, out, Reader(items), activation_type=QuantType.QInt8, calibrate_method=CalibrationMethod.MinMax
     )
     want = lo.quantize(path, items, platform="generic", calibrator="max")
@@ -60,7 +60,7 @@ def test_it_writes_what_quantize_makes(model, tmp_path):
 def test_arguments_are_mapped(model, tmp_path):
     path, items = model
     proto = onnx.load(path)
-    result = lo.quantize_static(
+    result = lo.compat.quantize_static(
         proto,
         tmp_path / "q.onnx",
         Reader(items),
@@ -80,14 +80,16 @@ def test_arguments_are_mapped(model, tmp_path):
 def test_zero_points(model, tmp_path):
     path, items = model
     extra = {"ActivationSymmetric": False}
-    result = lo.quantize_static(path, tmp_path / "q.onnx", Reader(items), platform="generic", extra_options=extra)
+    result = lo.compat.quantize_static(
+        path, tmp_path / "q.onnx", Reader(items), platform="generic", extra_options=extra
+    )
     assert any(q.zero_point for q in result.plan.tensors.values())
 
 
 def test_the_commonest_call_of_all(model, tmp_path):
     """Channels and QUInt8, on the default platform: int8 with zero points, a scale for each output channel."""
     path, items = model
-    result = lo.quantize_static(
+    result = lo.compat.quantize_static(
         path, tmp_path / "q.onnx", Reader(items), "QDQ", per_channel=True, activation_type=QuantType.QUInt8
     )
     held = result.plan.tensors.values()
@@ -108,7 +110,7 @@ def test_nodes_stay_in_float(model, tmp_path, arguments):
     first, relu, last = (node.name for node in onnx.load(path).graph.node)
     names = {"FIRST": first, "RELU": relu, "LAST": last}
     given = {key: [names.get(v, v) for v in values] for key, values in arguments.items()}
-    result = lo.quantize_static(path, tmp_path / "q.onnx", Reader(items), **given)
+    result = lo.compat.quantize_static(path, tmp_path / "q.onnx", Reader(items), **given)
     assert [node.node for node in result.report.host_part] == [last]
 
 
@@ -134,7 +136,7 @@ def test_what_has_no_counterpart_is_refused(model, tmp_path, arguments, message)
     path, items = model
     out = tmp_path / "q.onnx"
     with pytest.raises(ConfigError, match=message) as caught:
-        lo.quantize_static(path, out, Reader(items), **arguments)
+        lo.compat.quantize_static(path, out, Reader(items), **arguments)
     assert "\n" not in str(caught.value)
     assert not out.exists()
 
@@ -144,7 +146,7 @@ def test_standard_forms(model, tmp_path, form, operator):
     """The file is standard ONNX, as convert writes it."""
     path, items = model
     out = tmp_path / "q.onnx"
-    result = lo.quantize_static(path, out, Reader(items), quant_format=form)
+    result = lo.compat.quantize_static(path, out, Reader(items), quant_format=form)
     kinds = {node.op_type for node in onnx.load(out).graph.node}
     assert operator in kinds
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds

@@ -64,7 +64,7 @@ def reports(folder) -> None:
 @pytest.mark.parametrize("kind", first(1, ["quantized", "fake_quant"]))
 def test_quant_analysis(made, tmp_path, kind) -> None:
     home, x, quantized = made
-    qa = lo.QuantAnalysis(home / "net.onnx", quantized, kind, out_dir=tmp_path)
+    qa = lo.compat.QuantAnalysis(home / "net.onnx", quantized, kind, out_dir=tmp_path)
     qa.auto_find_bad_case([x[:20], x[20:]])
     qa.save_bad_case()
     with np.load(tmp_path / "badcase.npz") as kept:
@@ -93,7 +93,7 @@ def test_quant_analysis(made, tmp_path, kind) -> None:
 
 def test_bad_cases(made, tmp_path) -> None:
     home, x, quantized = made
-    qa = lo.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
+    qa = lo.compat.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
     with pytest.raises(lo.ConfigError, match="there is no bad case yet"):
         qa.run()
     with pytest.raises(lo.ConfigError, match="nothing is compared yet"):
@@ -102,7 +102,7 @@ def test_bad_cases(made, tmp_path) -> None:
         qa.load_bad_case()
     qa.auto_find_bad_case(x, metric="SQNR")
     qa.save_bad_case()
-    again = lo.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
+    again = lo.compat.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
     again.load_bad_case()
     again.run()
     again.compare_per_layer()
@@ -121,7 +121,7 @@ def test_a_bad_case_of_torch(made, tmp_path) -> None:
     torch = pytest.importorskip("torch")
     home, x, quantized = made
     torch.save({"x": torch.from_numpy(x[:1])}, tmp_path / "badcase.pt")
-    qa = lo.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
+    qa = lo.compat.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
     qa.load_bad_case()
     qa.run()
     assert qa.compare_per_layer().join.samples == 1
@@ -134,14 +134,14 @@ def test_profiles_in_place_of_a_run(made, tmp_path) -> None:
     home, x, quantized = made
     session = lo.Session(home / "net.onnx")
     for model, name in ((session, "float"), (quantized, "integer")):
-        with lo.ModelProfiler(model, tmp_path / name):
+        with lo.compat.ModelProfiler(model, tmp_path / name):
             model(x[:8])
             model(x[8:20])
-    kept = lo.QuantAnalysis(session, quantized, "quantized", out_dir=tmp_path / "a")
+    kept = lo.compat.QuantAnalysis(session, quantized, "quantized", out_dir=tmp_path / "a")
     kept.set_model_profiler_dir(tmp_path / "float", tmp_path / "integer")
     from_files = kept.compare_per_layer()
     reports(tmp_path / "a")
-    ran = lo.QuantAnalysis(session, quantized, "quantized", out_dir=tmp_path / "b")
+    ran = lo.compat.QuantAnalysis(session, quantized, "quantized", out_dir=tmp_path / "b")
     ran.set_bad_case({"x": x[:20]})
     ran.run()
     computed = ran.compare_per_layer()
@@ -150,7 +150,7 @@ def test_profiles_in_place_of_a_run(made, tmp_path) -> None:
         for key in ("cosine", "mse", "l1", "kl", "sqnr", "atol"):
             assert getattr(ours.pair, key) == pytest.approx(getattr(theirs.pair, key), rel=1e-4, abs=1e-9), key
     with pytest.raises(lo.ConfigError, match="not a plan in float"):
-        lo.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir("a", "b")
+        lo.compat.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir("a", "b")
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_a_torch_baseline_is_exported(tmp_path) -> None:
     x = np.random.default_rng(0).standard_normal((16, 3, 6, 6)).astype(np.float32)
     lo.export(module.eval(), (torch.from_numpy(x),), tmp_path / "m.onnx", input_names=["x"])
     quantized = lo.quantize(tmp_path / "m.onnx", x, effort="fast")
-    qa = lo.QuantAnalysis(module, quantized, "quantized", out_dir=tmp_path)
+    qa = lo.compat.QuantAnalysis(module, quantized, "quantized", out_dir=tmp_path)
     qa.set_bad_case(torch.from_numpy(x[:2]))
     qa.run()
     assert {"/0/Conv_output_0"} <= {row.name for row in qa.compare_per_layer().rows}
@@ -173,7 +173,7 @@ def test_a_torch_baseline_is_exported(tmp_path) -> None:
 def test_a_better_plan_as_baseline(made, tmp_path) -> None:
     home, x, quantized = made
     better = lo.quantize(home / "net.onnx", x, platform="venus", effort="fast", skip=("Conv_second",))
-    qa = lo.QuantAnalysis(better, quantized, "quantized", out_dir=tmp_path)
+    qa = lo.compat.QuantAnalysis(better, quantized, "quantized", out_dir=tmp_path)
     qa.set_bad_case(x[:4])
     qa.run()
     qa.compare_per_layer()
@@ -183,4 +183,4 @@ def test_a_better_plan_as_baseline(made, tmp_path) -> None:
 @pytest.mark.parametrize("kind, message", [("qat", "_type = 'qat'"), ("fake_quant", "give what quantize returned")])
 def test_quant_analysis_says_what_it_does_not_take(made, kind, message) -> None:
     with pytest.raises(lo.ConfigError, match=message):
-        lo.QuantAnalysis(made[0] / "net.onnx", made[0] / "net.onnx", kind)
+        lo.compat.QuantAnalysis(made[0] / "net.onnx", made[0] / "net.onnx", kind)

@@ -7,7 +7,7 @@ import pytest
 from docs.pages.catalogues import CHOSEN, DOCS, LOCALE, Entry, entries, faults, messages, same_in_all, settled
 
 #: Chosen pages that are not translated yet. It may only become less.
-MOST = 12
+MOST = 2
 
 DONE = [
     line

@@ -10,7 +10,8 @@ def test_figures_of_one_model_are_joined():
     assert (ready, share) == ("yes", "100.00")
     assert float(top) > 95
     assert float(level) > 20
-    assert all(int(number.replace(",", "")) > 1000 for number in (*memory, cycles))
+    assert len(memory) == 3
+    assert int(cycles.replace(",", "")) > 100_000
 
 
 def test_cycles_are_those_of_the_chip_that_has_them():

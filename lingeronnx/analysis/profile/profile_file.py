@@ -74,7 +74,10 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             body = json.loads(arrays[_KEY].tobytes())
             if body["version"] != _VERSION:
-                raise DataError(f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}")
+                raise DataError(
+                    f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}: upgrade it, "
+                    "or profile again with --keep"
+                )
             recorded = {name: _seen(stored, arrays) for name, stored in body["tensors"].items()}
             return Profile([OperatorTensor(**entry) for entry in body["entries"]], recorded, str(body["model"]))
     except DataError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import ConfigError
-from ...files import write_text
+from ...files import JOURNAL, write_text
 
 __all__ = ["COMMAND", "Journal", "Ways", "hashed"]
 
@@ -58,7 +58,7 @@ class Journal:
             return
         try:
             if not (resume and self._keep_whole_lines(path)):
-                write_text(path, json.dumps(self._header) + "\n")
+                write_text(path, json.dumps({**JOURNAL.stamp(), **self._header}) + "\n")
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
@@ -85,6 +85,7 @@ class Journal:
         return True
 
     def _check(self, header: object) -> None:
+        JOURNAL.check(header, str(self._path))
         for key, value in self._header.items():
             other = header.get(key) if isinstance(header, dict) else None
             if other != value:

@@ -227,17 +227,17 @@ def test_check_qat_model(tmp_path, monkeypatch, capsys) -> None:
     weight[3] = 0
     net = layer(weight)
     ir.save(net.graph("y"), tmp_path / "m.onnx")
-    lo.check_qat_model("m.onnx", data(net))
+    lo.compat.check_qat_model("m.onnx", data(net))
     assert "Conv_y: dead channels" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-    found = lo.check_qat_model("m.onnx", {"x": data(net)}, save_results=True)
+    found = lo.compat.check_qat_model("m.onnx", {"x": data(net)}, save_results=True)
     assert (tmp_path / "model_check_result.txt").read_text() == found.text()
     quantized = lo.quantize("m.onnx", data(net), effort="fast")
     capsys.readouterr()
-    lo.check_qat_model(quantized, data(net), True, tmp_path / "out")
+    lo.compat.check_qat_model(quantized, data(net), True, tmp_path / "out")
     assert "dead channels" in (tmp_path / "out" / "model_check_result.txt").read_text()
     assert "dead channels" in capsys.readouterr().out
-    lo.check_qat_model(quantized.graph, (data(net),))
+    lo.compat.check_qat_model(quantized.graph, (data(net),))
     assert "dead channels" in capsys.readouterr().out
 
 
@@ -249,7 +249,7 @@ def test_check_qat_model_on_a_torch_module(capsys) -> None:
     net = torch.nn.Sequential(conv, torch.nn.ReLU(), torch.nn.Dropout()).train()
     with torch.no_grad():
         conv.weight[2] = 0
-    found = lo.check_qat_model(net, torch.randn(8, 2, 6, 6))
+    found = lo.compat.check_qat_model(net, torch.randn(8, 2, 6, 6))
     assert [(s.layer, s.kind) for s in found.suspicions] == [("/0/Conv", "dead channels")]
     assert "/0/Conv: dead channels" in capsys.readouterr().out
     assert net.training

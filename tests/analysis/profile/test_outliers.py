@@ -45,7 +45,7 @@ def test_weights_against_numpy(tmp_path) -> None:
     spiked = rng.standard_normal((4, 3, 3, 3))
     spiked[1, 2, 0, 0] = 400.0
     state = {"a.weight": rng.standard_normal((8, 5)), "b.weight": spiked, "a.num_batches_tracked": np.array(7)}
-    rows = lo.wb_analyse(state, log=tmp_path / "w.log")
+    rows = lo.compat.wb_analyse(state, log=tmp_path / "w.log")
     table = cells((tmp_path / "w.log").read_text())
     assert " | ".join(table[0]) == HEAD_W == " | ".join(WEIGHTS)
     assert [line[0] for line in table[1:]] == ["a.weight", "b.weight", "!!!", "a.num_batches_tracked"]
@@ -75,7 +75,7 @@ def test_initializers_and_constants_of_an_onnx_file(tmp_path) -> None:
             y = Add(t, c)
         }""")
     onnx.save(model, tmp_path / "m.onnx")
-    rows = lo.wb_analyse(tmp_path / "m.onnx", log=None)
+    rows = lo.compat.wb_analyse(tmp_path / "m.onnx", log=None)
     assert {row.name: (row.mean, row.largest) for row in rows} == {"w": (2.0, 3.0), "c": (0.375, 0.5)}
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
@@ -117,7 +117,7 @@ def nets(tmp_path_factory):
 def test_dumper_over_calls(nets, tmp_path) -> None:
     folder, x, _ = nets
     session = lo.Session(folder / "net.onnx")
-    with lo.Dumper() as d:
+    with lo.compat.Dumper() as d:
         d.analyse_layer_output(session, match_pattern="root.")
         session(x[:7])
         session({"x": x[7:]})
@@ -136,7 +136,7 @@ def test_dumper_over_calls(nets, tmp_path) -> None:
 
 def test_dumper_on_the_integers(nets, tmp_path) -> None:
     _, x, quantized = nets
-    with lo.Dumper() as d:
+    with lo.compat.Dumper() as d:
         d.analyse_layer_output(quantized, match_pattern="Gemm")
         got = quantized(x)
         (row,) = d.save_out_analyse_log(save_log_path=tmp_path / "o.log")
@@ -152,7 +152,7 @@ def _output(quantized, node):
 def test_dumper_says_what_is_wrong(nets, tmp_path) -> None:
     folder, x, _ = nets
     session = lo.Session(folder / "net.onnx")
-    with lo.Dumper() as d:
+    with lo.compat.Dumper() as d:
         with pytest.raises(lo.ConfigError, match="no layer has a name in which 'nowhere' is found"):
             d.analyse_layer_output(session, match_pattern="nowhere")
         with pytest.raises(lo.ConfigError, match="no regular expression"):
@@ -182,13 +182,13 @@ def test_checkpoints(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
     torch.save({"epoch": 3, "state_dict": net.state_dict()}, tmp_path / "c.pt")
-    rows = lo.wb_analyse(tmp_path / "c.pt", log=tmp_path / "w.log")
+    rows = lo.compat.wb_analyse(tmp_path / "c.pt", log=tmp_path / "w.log")
     assert [row.name for row in rows] == list(net.state_dict())
     for row, tensor in zip(rows, net.state_dict().values(), strict=True):
         if tensor.any():
             np.testing.assert_allclose(row.values(), expect(tensor.numpy()), rtol=1e-12)
-    assert lo.wb_analyse(net.state_dict(), log=None) == rows == lo.wb_analyse(net, log=None)
-    half = lo.wb_analyse({"w": torch.tensor([1.0, -2.0], dtype=torch.bfloat16)}, log=None)
+    assert lo.compat.wb_analyse(net.state_dict(), log=None) == rows == lo.compat.wb_analyse(net, log=None)
+    half = lo.compat.wb_analyse({"w": torch.tensor([1.0, -2.0], dtype=torch.bfloat16)}, log=None)
     assert half[0].largest == 2
 
 
@@ -202,7 +202,7 @@ def test_no_code_in_a_checkpoint_runs(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bomb.pt").write_bytes(pickle.dumps({"w": _Bomb()}))
     with pytest.raises(lo.ModelError, match="cannot read the checkpoint bomb.pt"):
-        lo.wb_analyse("bomb.pt")
+        lo.compat.wb_analyse("bomb.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["bomb.pt"]
 
 
@@ -210,7 +210,7 @@ def test_dumper_on_a_torch_module(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    with lo.Dumper() as d:
+    with lo.compat.Dumper() as d:
         d.analyse_layer_output(net, match_pattern="root.")
         for part in x.split(20):
             net(part)
@@ -218,7 +218,7 @@ def test_dumper_on_a_torch_module(tmp_path) -> None:
     net(100 * x)
     assert (first.name, second.name) == ("root.0", "root.1")
     np.testing.assert_allclose(first.values(), expect(net[0](x).detach().numpy()), rtol=1e-6)
-    with lo.Dumper() as d, pytest.raises(lo.ConfigError, match="no submodule"):
+    with lo.compat.Dumper() as d, pytest.raises(lo.ConfigError, match="no submodule"):
         d.analyse_layer_output(net, match_pattern="conv")
 
 

@@ -130,7 +130,7 @@ def test_stack_column_of_torchs_own_export(tmp_path) -> None:
 def test_model_profiler(made, tmp_path) -> None:
     home, x, _ = made
     session = lo.Session(home / "net.onnx")
-    with lo.ModelProfiler(session, tmp_path / "p") as p:
+    with lo.compat.ModelProfiler(session, tmp_path / "p") as p:
         session(x[:20])
         session(x[20:])
     p.get_info_manager.table(types=["Conv"])
@@ -148,7 +148,7 @@ def test_model_profiler(made, tmp_path) -> None:
         "tensorboard",
         "tensors",
     ]
-    with lo.ModelProfiler(session, tmp_path / "r") as idle:
+    with lo.compat.ModelProfiler(session, tmp_path / "r") as idle:
         pass
     with pytest.raises(lo.ConfigError, match="the model was not called"):
         idle.get_info_manager.table()
@@ -159,7 +159,7 @@ def test_model_profiler_on_a_torch_module(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     x = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
-    with lo.ModelProfiler(net, tmp_path / "p") as p:
+    with lo.compat.ModelProfiler(net, tmp_path / "p") as p:
         net(x[:4])
         net(x[4:])
     p.get_info_manager.table()

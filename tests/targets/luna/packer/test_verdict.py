@@ -207,3 +207,14 @@ def test_attributes_of_a_step():
     (step,) = raw_steps(onnx.helper.make_graph([node], "g", [], []))
     assert dict(step.attributes) == {"texts": ["a", "é"], "text": "b", "sizes": [1, 2], "scale": 0.5}
     ir.make_node(step.op, [], step.attributes, output="y")
+
+
+@pytest.mark.parametrize(("rows", "packs"), [(1, True), (3, False)])
+def test_a_reshape_keeps_the_number_of_elements(rows, packs):
+    """Several rows are not seen as one, as where a tensor between parts has frames in the place of a batch."""
+    net = IntNet("arcs", (rows, 32))
+    shape = net.const(np.array([1, 32, 1, 1], np.int64))
+    image = net.node("Reshape", ["xq", shape], "image", (1, 32, 1, 1), 16.0)
+    said = judge(net.model(net.conv(image, 8, 1, "y")), by_name("arcs"), ["-p", "arcs"])
+    assert said.packs == packs
+    assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"

@@ -146,8 +146,11 @@ def _reshape(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Sha
     if target is None:
         raise Unknown("the target shape is no constant")
     target = [shapes[0][i] if d == 0 else d for i, d in enumerate(target)]
-    rest = math.prod(d for d in target if d != -1)
-    return [tuple(math.prod(shapes[0]) // rest if d == -1 else d for d in target)]
+    count, rest = math.prod(shapes[0]), math.prod(d for d in target if d != -1)
+    made = tuple(count // rest if d == -1 else d for d in target)
+    if math.prod(made) != count:
+        raise Unknown(f"an input of {count} elements, a shape of {math.prod(made)}")
+    return [made]
 
 
 def _flatten(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
