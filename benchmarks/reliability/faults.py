@@ -32,10 +32,12 @@ import sys
 import tempfile
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -66,19 +68,40 @@ def old():
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.ReLU())
 """
+#: What a board of the nodes of `TINY` prints, in cycles.
+BOARD = (
+    "[I] Conv2dInt | {} | (1,2,4,4) | (1,2,4,4)\n[I] MaxPool | {} | (1,2,4,4) | (1,2,2,2)\n"
+    "[I] Flatten | {} | (1,2,2,2) | (1,8)\n[I] LinearInt | {} | (1,8) | (1,3)\n"
+)
+CYCLES = {"old": (2676, 1762, 1315, 9034), "new": (3676, 2762, 2315, 19034)}
+BUG, ARCHIVE = 70, "lingeronnx-report-"  # exit code of a bug of ours; how its archive's name begins
 
 
 @dataclass(frozen=True)
 class Command:
     """line : what is run, with {v} for "new" or "old". units : what it writes that is old or new as a whole.
 
-    journals : files that grow, and are what a killed run left of them until the next run.
+    journals : files that grow, and are what a killed run left of them until the next run. bug : the call that a planted
+    bug ends; then the archive for a report is what is written. kinds : the faults that it can be given.
     """
 
     name: str
     line: str
     units: tuple[str, ...]
     journals: tuple[str, ...] = ()
+    bug: str = ""
+    kinds: tuple[str, ...] = KINDS
+
+    @property
+    def code(self) -> int:
+        """The exit code of an undisturbed run."""
+        return BUG if self.bug else 0
+
+    def planted(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which its bug, where it has one, is there."""
+        if not self.bug:
+            return contextlib.nullcontext()
+        return mock.patch(f"lingeronnx.api.{self.bug}", side_effect=RuntimeError("planted"))
 
     def args(self, version: str) -> list[str]:
         """Return the words of the command line."""
@@ -108,6 +131,9 @@ COMMANDS = (
     Command("checkpoint", "checkpoint {v}.pt -o o/c.pt --to plain", ("o/c.pt",)),
     Command("finetune", "finetune tiny.onnx --train {v}.npz --epochs 1 -o o/t.onnx --checkpoint o/t.ckpt",
             ("o/t.onnx",), ("o/t.ckpt",)),
+    Command("trace", "trace {v}_layers.onnx -o o/trace.json", ("o/trace.json",)),
+    Command("profile-board", "profile-board {v}.log --model new_q.onnx -o o/timing.json", ("o/timing.json",)),
+    Command("archive", "convert {v}_q.onnx --to qdq -o o/c.onnx", (), bug="convert", kinds=("kill",)),
 )  # fmt: skip
 
 
@@ -220,11 +246,20 @@ def extra(folder: Path, command: Command) -> list[str]:
     """Return what lies in the folders that are written into, beside what the command writes."""
     known = [folder / name for name in (*command.units, *command.journals)]
     found = [p for name in ("o", "tmp") for p in (folder / name).rglob("*") if p.name != ONNXRUNTIME]
+    found += [p for p in folder.iterdir() if ARCHIVE in p.name and not whole_archive(p)]
     return sorted(
         str(p.relative_to(folder))
         for p in found
         if not any(p == unit or p.is_relative_to(unit) or unit.is_relative_to(p) for unit in known)
     )
+
+
+def whole_archive(path: Path) -> bool:
+    """Whether `path` is the finished archive of a bug, nothing of it missing."""
+    if not path.name.startswith(ARCHIVE) or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None and "README.txt" in archive.namelist()
 
 
 class Place:
@@ -240,7 +275,7 @@ class Place:
             start = time.monotonic()
             code, told = self.run(version)
             self.seconds = time.monotonic() - start
-            if code:
+            if code != command.code:
                 raise SystemExit(f"{command.name}: {code}: {told}")
             self.states[version] = base / f"{command.name}_{version}"
             shutil.copytree(self.home / "o", self.states[version])
@@ -251,7 +286,12 @@ class Place:
 
     def start(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> Running:
         """Begin to run the command."""
-        return Running(self.command.args(version), self.home, prepare)
+
+        def planting() -> None:
+            self.command.planted().__enter__()  # until the child ends
+            prepare()
+
+        return Running(self.command.args(version), self.home, planting)
 
     def run(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
         """Run the command; return its exit code and what it told."""
@@ -275,11 +315,13 @@ class Place:
             right = [versions[1]] if finished else [versions[1], None if before is None else versions[before]]
             if found not in right:
                 row.wrong.append(f"{what}: {unit} is neither old nor new")
+        if finished and self.command.bug and not any(map(whole_archive, self.home.iterdir())):
+            row.wrong.append(f"{what}: no archive")
         if not finished and not extra(self.home, self.command):
             return
         if not finished:
             code, told = self.run()
-            if code:
+            if code != self.command.code:
                 row.wrong.append(f"{what}: the next run ends with {code}: {told[-200:]}")
         if left := extra(self.home, self.command):
             row.wrong.append(f"{what}: {', '.join(left[:3])} stay")
@@ -303,7 +345,7 @@ def kill(place: Place, row: Row) -> None:
             place.fresh(state)
             code, _ = place.run(prepare=counting(place.home, deadly))
             row.count("kill")
-            place.judge(f"killed at change {deadly} ({state})", row, state, code == 0)
+            place.judge(f"killed at change {deadly} ({state})", row, state, code == place.command.code)
     while row.tried["kill"] < place.kills:
         place.fresh("old")
         running = place.start()
@@ -311,7 +353,7 @@ def kill(place: Place, row: Row) -> None:
         os.kill(running.pid, signal.SIGKILL)
         code, _ = running.ended()
         row.count("kill")
-        place.judge("killed at a random time", row, "old", code == 0)
+        place.judge("killed at a random time", row, "old", code == place.command.code)
 
 
 def full(place: Place, row: Row) -> None:
@@ -322,7 +364,7 @@ def full(place: Place, row: Row) -> None:
         code, told = place.run(prepare=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)))
         row.count("full")
         one_line(row, f"files of {limit} bytes", code, told)
-        place.judge(f"files of {limit} bytes", row, "old", code == 0)
+        place.judge(f"files of {limit} bytes", row, "old", code == place.command.code)
 
 
 def one_line(row: Row, what: str, code: int, told: str) -> None:
@@ -379,7 +421,7 @@ def forbidden(place: Place, row: Row) -> None:
         (place.home / "o").chmod(0o755)
         row.count("forbidden")
         one_line(row, f"a folder of mode {mode:o}", code, told)
-        place.judge(f"a folder of mode {mode:o}", row, "old", code == 0)
+        place.judge(f"a folder of mode {mode:o}", row, "old", code == place.command.code)
 
 
 def clock(place: Place, row: Row) -> None:
@@ -412,6 +454,7 @@ def twice(place: Place, row: Row) -> None:
 def inputs(folder: Path) -> None:
     """Write models and data, old and new, into `folder`."""
     import lingeronnx as lo
+    from lingeronnx.graph import ir
 
     folder.mkdir(parents=True)
     model = onnx.parser.parse_model(TINY)
@@ -428,6 +471,11 @@ def inputs(folder: Path) -> None:
         x = factor * rng.integers(-16, 17, (20, 2, 4, 4)).astype(np.float32) / 16
         np.savez(folder / f"{version}.npz", x=x)
         lo.quantize(str(folder / "tiny.onnx"), x, effort="fast").save(folder / f"{version}_q.onnx")
+        (folder / f"{version}.log").write_text(BOARD.format(*CYCLES[version]))
+        graph = ir.to_proto(lo.quantize(str(folder / "tiny.onnx"), x, platform="arcs", effort="fast").graph)
+        for node in graph.graph.node:  # a trace shows names, not what is computed
+            node.name = f"{node.name}_{version}"
+        onnx.save(graph, folder / f"{version}_layers.onnx")
 
 
 def warm(base: Path, command: Command) -> None:
@@ -441,7 +489,7 @@ def warm(base: Path, command: Command) -> None:
     (home / "o").mkdir()
     os.chdir(home)
     tempfile.tempdir = str(home / "tmp")
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), command.planted():
         main(command.args("new"), prog_name="lingeronnx", standalone_mode=False)
     os.chdir(here)
     tempfile.tempdir = temporary
@@ -461,7 +509,7 @@ def attack(names: Sequence[str], kinds: Sequence[str], kills: int, seed: int) ->
                 row = Row(command.name)
                 warm(base, command)
                 place = Place(base, command, kills, random.Random(seed))
-                for kind in kinds:
+                for kind in [kind for kind in kinds if kind in command.kinds]:
                     run[kind](place, row)
                 rows.append(row)
                 print(text(row), flush=True)

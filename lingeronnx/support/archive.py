@@ -15,7 +15,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import told
+from ..errors import LingerOnnxError, told
+from ..files import replacing
 
 __all__ = ["write_archive"]
 
@@ -56,10 +57,10 @@ def write_archive(words: Sequence[str], trace: str) -> Path | None:
     for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
         try:
             path = folder() / f"lingeronnx-report-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.zip"
-            with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+            with replacing(path) as made, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, content in contents.items():
                     archive.writestr(name, content)
-        except OSError:
+        except (OSError, LingerOnnxError):
             continue
         return path
     return None
