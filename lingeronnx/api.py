@@ -34,6 +34,7 @@ from .plan.config import QuantConfig
 from .qdq.read import is_quantized
 from .qdq.write import PLATFORM
 from .quantization import quantize
+from .report_page import write_report
 from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
@@ -76,6 +77,7 @@ __all__ = [
     "profile",
     "profile_board",
     "quantize",
+    "report",
     "sensitivity",
     "simulate",
     "structure",
@@ -192,6 +194,59 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
     if log is not None:
         write_text(log, grid(rows, WEIGHTS))
     return rows
+
+
+# ---- report ----------------------------------------------------------------------------------------------------------
+
+
+def report(
+    model: str | os.PathLike[str] | ir.Graph,
+    quantized: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    data: object,
+    folder: str | os.PathLike[str],
+    *,
+    sensitivity: str | os.PathLike[str] | None = None,
+    again: str = "",
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> list[Path]:
+    """Write one page on a quantized model, report.html, and its data, report.json; return their paths.
+
+    Parameters
+    ----------
+    model, quantized
+        The float model; its integer graph, or what `quantize` returned, whose report is on the page then.
+    data
+        What both are compared on; as everywhere.
+    folder
+        Made where need be.
+    sensitivity
+        A folder that `sensitivity` wrote, to be shown.
+    again
+        The command line that options to try next are added to.
+    clock, budget_ms, timing
+        As for `check`.
+    settings
+        Those of `compare`: state, batch, limit, progress.
+
+    Raises
+    ------
+    ConfigError
+        For wrong settings, for a float `quantized`, and where the folder cannot be written.
+    DataError
+        Where the data do not fit, or the models have nothing in common.
+    """
+    made = quantized.report if isinstance(quantized, QuantizedModel) else None
+    graph = quantized.graph if isinstance(quantized, QuantizedModel) else quantized
+    if not is_integer_graph(ir.opened(graph)):
+        raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
+    platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
+    checked = check(graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
+    found = compare(model, quantized, data, **settings)
+    name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
+    return write_report(folder, name, checked, found, made, sensitivity=sensitivity, again=again)
 
 
 # ---- convert -----------------------------------------------------------------------------------------------------

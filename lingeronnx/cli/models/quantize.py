@@ -22,6 +22,7 @@ from .._shared import (
     check_target,
     examples,
     folders_of_pictures,
+    given,
     json_option,
     pairs,
     pictures,
@@ -103,6 +104,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 )
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
+@click.option("--report", "report_to", type=PATH, metavar="DIR", help="Write one page on all of it as well, as report.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @click.option(
@@ -140,6 +142,7 @@ def quantize(
     batch_axis: Sequence[str],
     written: str,
     deploy_to: Path | None,
+    report_to: Path | None,
     verbose: bool,
     as_json: bool,
     **options: Any,
@@ -159,6 +162,8 @@ def quantize(
     _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
     _check_format(written, deploy_to)
     plan = None if plan_in is None else _read_plan(plan_in, options)
+    if report_to is not None and (eval_data or options["calib"]) is None:
+        raise click.UsageError("--report compares both models on data: give --eval DATA or --calib DATA")
     calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
@@ -187,6 +192,10 @@ def quantize(
             deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem, **_times(options))
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
+        if report_to is not None:
+            compared, line = source(eval_data) if eval_data else calib, given()
+            about = replace(result, report=done.report)
+            api.report(model, about, compared, report_to, state=fed_back, again=line, **_times(options))
     show_result(model, done, as_json, deployed)
 
 
