@@ -1,8 +1,4 @@
-"""One page on one quantization: the advice first, then what quantize, check, compare and sensitivity say.
-
-quantized_part    quantize's report as a section
-report            both models -> the page's files: report.html, report.json
-"""
+"""One page on one quantization: the advice first, then what quantize, check, compare and sensitivity say."""
 
 from __future__ import annotations
 
@@ -12,32 +8,88 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .analysis.check.check import check
 from .analysis.check.page import checked_part
 from .analysis.check.report import Check
+from .analysis.compare.compare import compare
 from .analysis.compare.comparison import Comparison
 from .analysis.compare.page import compared_part
 from .analysis.sensitivity.page import read_part
+from .errors import ConfigError
 from .files import making, write_text
+from .flow import QuantizedModel
 from .flow.report import Report, rewritten, told_findings, told_floats
-from .pages import Part, page, parts
+from .graph import ir
+from .pages import PagePart, page, parts
 from .pages.document import plain
+from .run.session import is_integer_graph
 from .search.page import search_part
 
-__all__ = ["quantized_part", "write_report"]
+__all__ = ["report"]
 
 #: The names of the files.
 PAGE, DATA = "report.html", "report.json"
 
 
-def write_report(
+def report(
+    model: str | os.PathLike[str] | ir.Graph,
+    quantized: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    data: object,
     folder: str | os.PathLike[str],
-    name: str,
-    check: Check,
-    comparison: Comparison | None,
-    report: Report | None = None,
     *,
     sensitivity: str | os.PathLike[str] | None = None,
     again: str = "",
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> list[Path]:
+    """Write one page on a quantized model, report.html, and its data, report.json; return their paths.
+
+    Parameters
+    ----------
+    model, quantized
+        The float model; its integer graph, or what `quantize` returned, whose report is on the page then.
+    data
+        What both are compared on; as everywhere.
+    folder
+        Made where need be.
+    sensitivity
+        A folder that `sensitivity` wrote, to be shown.
+    again
+        The command line that options to try next are added to.
+    clock, budget_ms, timing
+        As for `check`.
+    settings
+        Those of `compare`: state, batch, limit, progress.
+
+    Raises
+    ------
+    ConfigError
+        For wrong settings, for a float `quantized`, and where the folder cannot be written.
+    DataError
+        Where the data do not fit, or the models have nothing in common.
+    """
+    made = quantized.report if isinstance(quantized, QuantizedModel) else None
+    graph = quantized.graph if isinstance(quantized, QuantizedModel) else quantized
+    if not is_integer_graph(ir.opened(graph)):
+        raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
+    platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
+    checked = check(graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
+    found = compare(model, quantized, data, **settings)
+    name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
+    return _write(folder, name, checked, found, made, sensitivity=sensitivity, again=again)
+
+
+def _write(
+    folder: str | os.PathLike[str],
+    name: str,
+    check: Check,
+    comparison: Comparison,
+    report: Report | None,
+    *,
+    sensitivity: str | os.PathLike[str] | None,
+    again: str,
 ) -> list[Path]:
     """Write report.html and report.json into `folder`, which is made where need be; return their paths.
 
@@ -45,9 +97,9 @@ def write_report(
     command line that options are added to. ConfigError where that cannot be written, or the folder holds no run.
     """
     ranked, advised = (None, "") if sensitivity is None else read_part(sensitivity)
-    shown = [checked_part(check), None if comparison is None else compared_part(comparison), ranked]
+    shown = [checked_part(check), compared_part(comparison), ranked]
     if report is not None:
-        shown = [quantized_part(report), None if report.search is None else search_part(report.search), *shown]
+        shown = [_quantized_part(report), None if report.search is None else search_part(report.search), *shown]
     found = [part for part in shown if part is not None]
     first = _advice(check, comparison, report, advised, again)
     text = page(f"{name} on {check.platform}", check.verdict, [first, *found])
@@ -61,7 +113,7 @@ def write_report(
 # ---- the advice ----------------------------------------------------------------------------------------------------
 
 
-def _advice(check: Check, comparison: Comparison | None, report: Report | None, advised: str, again: str) -> Part:
+def _advice(check: Check, comparison: Comparison, report: Report | None, advised: str, again: str) -> PagePart:
     """Return what to do, as data and as a list: each with why, and what to paste where there is something."""
     found = [
         {"from": "quantize", "why": step.gives, "paste": f"{again} {' '.join(step.options)}".strip()}
@@ -71,8 +123,7 @@ def _advice(check: Check, comparison: Comparison | None, report: Report | None, 
         {"from": "quantize", "why": warning, "paste": ""} for warning in (() if report is None else report.warnings)
     ]
     found += [{"from": "check", "why": line, "paste": ""} for line in _against(check)]
-    if comparison is not None:
-        found += _compared(comparison)
+    found += _compared(comparison)
     if advised:
         found.append(
             {"from": "sensitivity", "why": "layers that are quantized wider or left in float", "paste": advised}
@@ -87,7 +138,7 @@ def _advice(check: Check, comparison: Comparison | None, report: Report | None, 
         if items
         else parts.line("Nothing is to be done: no limit is broken, no layer is out of the ordinary.")
     )
-    return Part("advice", "What to do", html, found)
+    return PagePart("advice", "What to do", html, found)
 
 
 def _against(check: Check) -> list[str]:
@@ -111,7 +162,7 @@ def _compared(comparison: Comparison) -> list[dict[str, str]]:
 # ---- quantize's report ---------------------------------------------------------------------------------------------
 
 
-def quantized_part(report: Report) -> Part:
+def _quantized_part(report: Report) -> PagePart:
     """Return quantize's report as a section."""
     ready = "yes" if report.chip_ready else "no" if report.is_chip else f"no: {report.platform} is no chip"
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(report.layers.items(), key=lambda item: -item[1]))
@@ -137,7 +188,7 @@ def quantized_part(report: Report) -> Part:
         ("Notes", report.notes),
     ):
         html += _list(head, lines)
-    return Part("quantize", "What quantize did", "\n".join(html), report.to_dict())
+    return PagePart("quantize", "What quantize did", "\n".join(html), report.to_dict())
 
 
 def _list(head: str, lines: Sequence[str]) -> list[str]:

@@ -16,11 +16,11 @@ from typing import Any
 from ..alike import visible
 from .parts import text
 
-__all__ = ["Part", "page", "plain"]
+__all__ = ["PagePart", "page", "plain"]
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """A section of a page.
 
     key : of its id and of its data's. title : its heading. html : what stands below. data : JSON-ready, shown as
@@ -35,7 +35,7 @@ class Part:
     script: str = ""
 
 
-def page(title: str, about: str, parts: Sequence[Part]) -> str:
+def page(title: str, about: str, parts: Sequence[PagePart]) -> str:
     """Return the HTML of a page; title, about : plain texts."""
     links = "".join(f'<li><a href="#{part.key}">{text(part.title)}</a></li>' for part in parts)
     shown = {
@@ -50,7 +50,7 @@ def page(title: str, about: str, parts: Sequence[Part]) -> str:
     return "".join(shown[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-def _section(part: Part) -> str:
+def _section(part: PagePart) -> str:
     body = json.dumps(plain(part.data, visible), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     data = "" if part.data is None else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
     head = f'<h2 id="{part.key}-title">{text(part.title)}</h2>'

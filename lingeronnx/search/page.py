@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..files import write_text
-from ..pages import Part, parts
+from ..pages import PagePart, parts
 from ..pages import page as whole_page
 
 __all__ = ["picture", "search_part", "write_page"]
@@ -29,7 +29,7 @@ def write_page(
     write_text(page, whole_page(title, f"Wanted: {search['goal']}", [search_part(search)]))
 
 
-def search_part(search: Mapping[str, Any]) -> Part:
+def search_part(search: Mapping[str, Any]) -> PagePart:
     """Return the attempts of a search as a section; search : as `Report.search`."""
     trials = search["trials"]
     end = "met" if search["met"] else f"not met: {search['stopped']}"
@@ -50,7 +50,7 @@ def search_part(search: Mapping[str, Any]) -> Part:
             "attempts", (_HEAD[0], _value(search), *_HEAD[1:]), map(_row, trials), (0, 8), cards=True, chosen=chosen
         ),
     ]
-    return Part("search", "The attempts", "\n".join(html), dict(search))
+    return PagePart("search", "The attempts", "\n".join(html), dict(search))
 
 
 def _row(trial: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 
-from lingeronnx.pages.document import Part, page, plain
+from lingeronnx.pages.document import PagePart, page, plain
 
 
 def data(text, key):
@@ -19,7 +19,7 @@ def self_contained(text):
 
 
 def test_it_asks_for_nothing_and_says_so():
-    text = page("a", "b", [Part("one", "One", "<p>x</p>"), Part("two", "Two", "")])
+    text = page("a", "b", [PagePart("one", "One", "<p>x</p>"), PagePart("two", "Two", "")])
     assert self_contained(text)
     assert "default-src 'none'" in text
     assert text.count("<h1>") == 1
@@ -27,21 +27,21 @@ def test_it_asks_for_nothing_and_says_so():
 
 
 def test_contents_name_every_part():
-    text = page("a", "b", [Part("one", "One", ""), Part("two", "T<wo>", "")])
+    text = page("a", "b", [PagePart("one", "One", ""), PagePart("two", "T<wo>", "")])
     assert [f'<a href="#{key}">' in text for key in ("one", "two")] == [True, True]
     assert "T&lt;wo&gt;" in text
-    assert "<nav" not in page("a", "b", [Part("one", "One", "")])
+    assert "<nav" not in page("a", "b", [PagePart("one", "One", "")])
 
 
 def test_data_are_what_they_were_and_cannot_end_the_script():
     body = {"name": "</script><b>%%TITLE%%|", "values": [1, 2.5, math.inf], "more": {"x": None}}
-    text = page("a", "b", [Part("one", "One", "", body)])
+    text = page("a", "b", [PagePart("one", "One", "", body)])
     assert data(text, "one") == {**body, "values": [1, 2.5, None]}
     assert "</script><b>" not in text
 
 
 def test_what_cannot_be_seen_is_an_escape():
-    assert "\u202e" not in page("a\u202eb", "\u200b", [Part("one", "\u2066", "", ["\u202e"])])
+    assert "\u202e" not in page("a\u202eb", "\u200b", [PagePart("one", "\u2066", "", ["\u202e"])])
 
 
 def test_plain_has_null_for_what_json_lacks():
@@ -49,5 +49,5 @@ def test_plain_has_null_for_what_json_lacks():
 
 
 def test_style_and_script_of_parts_come_along():
-    text = page("a", "b", [Part("one", "One", "", style=".mine {}", script="mine();")])
+    text = page("a", "b", [PagePart("one", "One", "", style=".mine {}", script="mine();")])
     assert text.index(".mine {}") < text.index("</style>") < text.index("mine();")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...pages import Part, parts
+from ...pages import PagePart, parts
 from ...pages import page as whole_page
 from .report import Check
 from .time_plot import time_plot
@@ -12,7 +12,7 @@ __all__ = ["checked_part", "page"]
 _HEAD = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA", "cycles")
 
 
-def checked_part(check: Check) -> Part:
+def checked_part(check: Check) -> PagePart:
     """Return what a check found as a section."""
     html = [parts.line(check.verdict, "good" if check.sound else "bad")]
     broken = [*map(str, check.violations), *map(str, check.findings)]
@@ -23,7 +23,7 @@ def checked_part(check: Check) -> Part:
         html += [parts.title("Arguments of the packer"), parts.command(check.choice.line, "arguments of the packer")]
     html += _cost(check)
     html += [parts.title("In words"), parts.listed(map(parts.text, check.lines(True)[1:]))]
-    return Part("check", "Limits, memory, cost, time", "\n".join(html), check.to_dict())
+    return PagePart("check", "Limits, memory, cost, time", "\n".join(html), check.to_dict())
 
 
 def page(check: Check, name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from importlib.resources import files
 
-from ...pages import Part
+from ...pages import PagePart
 from ...pages import page as whole_page
 from ..stats.pair_measures import METRICS, PairMeasures
 from .advice import parents
@@ -21,7 +21,7 @@ __all__ = ["compared_part", "page"]
 _BINS = 64  # of a tensor's histogram
 
 
-def compared_part(comparison: Comparison) -> Part:
+def compared_part(comparison: Comparison) -> PagePart:
     """Return what a comparison found as a section, with all its rows as data."""
     number = {row.name: i for i, row in enumerate(comparison.rows)}
     before = parents(comparison.join)
@@ -35,7 +35,9 @@ def compared_part(comparison: Comparison) -> Part:
                   "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
                  for i, row in enumerate(comparison.rows)],
     }  # fmt: skip
-    return Part("compare", "Float against integer, tensor by tensor", _read("html"), body, _read("css"), _read("js"))
+    return PagePart(
+        "compare", "Float against integer, tensor by tensor", _read("html"), body, _read("css"), _read("js")
+    )
 
 
 def page(comparison: Comparison) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...files import given_bytes
-from ...pages import Part, parts
+from ...pages import PagePart, parts
 from ...pages import page as whole_page
 
 __all__ = ["page", "read_part", "sensitivity_part"]
@@ -23,7 +23,7 @@ _OPTIONS = "add to quantize:"
 _NAMED = 3  # columns in front of the values
 
 
-def sensitivity_part(text: str, rows: Sequence[Sequence[Any]]) -> Part:
+def sensitivity_part(text: str, rows: Sequence[Sequence[Any]]) -> PagePart:
     """Return the section; text : that of sensitive_ops.txt, rows : those of sensitive_ops.json."""
     head = text.splitlines()[0].split()
     lines = text.splitlines()[len(rows) + 1 :]
@@ -36,7 +36,7 @@ def sensitivity_part(text: str, rows: Sequence[Sequence[Any]]) -> Part:
         for row in rows
     ]
     html += [parts.title("The ranking"), parts.table("the ranking", head, cells, range(_NAMED))]
-    return Part("sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows))
+    return PagePart("sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows))
 
 
 def advised(text: str) -> str:
@@ -50,7 +50,7 @@ def page(text: str, rows: Sequence[Sequence[Any]]) -> str:
     return whole_page("Sensitivity", f"{len(rows)} trials", [sensitivity_part(text, rows)])
 
 
-def read_part(folder: str | os.PathLike[str]) -> tuple[Part, str]:
+def read_part(folder: str | os.PathLike[str]) -> tuple[PagePart, str]:
     """Return the section of an earlier run's folder, and the options it advises; ConfigError where it holds no run."""
     home = Path(folder)
     try:

@@ -161,9 +161,8 @@ def quantize(
     attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
     _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
     _check_format(written, deploy_to)
+    _check_report(report_to, eval_data or options["calib"])
     plan = None if plan_in is None else _read_plan(plan_in, options)
-    if report_to is not None and (eval_data or options["calib"]) is None:
-        raise click.UsageError("--report compares both models on data: give --eval DATA or --calib DATA")
     calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
@@ -193,9 +192,9 @@ def quantize(
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
         if report_to is not None:
-            compared, line = source(eval_data) if eval_data else calib, given()
-            about = replace(result, report=done.report)
-            api.report(model, about, compared, report_to, state=fed_back, again=line, **_times(options))
+            compared = source(eval_data) if eval_data else calib
+            told = replace(result, report=done.report)
+            api.report(model, told, compared, report_to, state=fed_back, again=given(), **_times(options))
     show_result(model, done, as_json, deployed)
 
 
@@ -225,6 +224,12 @@ def _check_format(written: str, deploy_to: Path | None) -> None:
     """Raise UsageError for a format that a board's files cannot be made of."""
     if deploy_to is not None and written != "thinker":
         raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
+
+
+def _check_report(folder: Path | None, data: str | None) -> None:
+    """Raise UsageError for a page that has no data to compare both models on."""
+    if folder is not None and data is None:
+        raise click.UsageError("--report compares both models on data: give --eval DATA or --calib DATA")
 
 
 def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
