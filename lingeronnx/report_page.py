@@ -136,7 +136,10 @@ def _advice(check: Check, comparison: Comparison, report: Report | None, advised
     html = (
         parts.listed(items)
         if items
-        else parts.line("Nothing is to be done: no limit is broken, no layer is out of the ordinary.")
+        else parts.line(
+            "No limit is broken, and no layer is out of the ordinary. Is the accuracy too little all the same, "
+            "sensitivity says which operators cost it."
+        )
     )
     return PagePart("advice", "What to do", html, found)
 
