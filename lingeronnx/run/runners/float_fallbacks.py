@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -171,7 +171,18 @@ class FloatFallback(PlainKernel):
 
     def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
-        return self._run(arrays)
+        return self._tensors(self._run(arrays))
+
+    def _tensors(self, results: Sequence[Any]) -> list[np.ndarray]:
+        """Return `results`; ModelError where one is a sequence, an optional without a value or a sparse tensor."""
+        for name, result in zip(self.outputs, results, strict=True):
+            if not isinstance(result, np.ndarray):
+                kind = "sequence" if isinstance(result, list) else type(result).__name__
+                raise ModelError(
+                    f"float node {self.names[0]}: '{name}' is a {kind}; float nodes beside integers hand on tensors "
+                    "only: put what takes it apart, such as SequenceAt, right behind what makes it"
+                )
+        return list(results)
 
     def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
@@ -228,13 +239,15 @@ class FloatFallback(PlainKernel):
         try:
             results = self._run([np.zeros(spec.shape, spec.dtype) for spec in specs])
         except ModelError as error:
-            numbers = [name for name, spec in zip(self.inputs, specs, strict=True) if spec.dtype.kind in "iu"]
+            whole = [spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4 for spec in specs]  # such as a shape has
+            numbers = [name for name, is_whole in zip(self.inputs, whole, strict=True) if is_whole]
             if not numbers:
                 raise
             raise ModelError(
                 f"float node {self.names[0]}: its sizes depend on the values of {', '.join(numbers)}; where that is a "
                 "setting, fix it with --fix NAME=VALUE"
             ) from error
+        self._tensors(results)
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
         self._batching = batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
