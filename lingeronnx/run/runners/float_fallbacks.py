@@ -13,7 +13,7 @@ from simulator.kernel import PlainKernel, Spec
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from .batching import TOGETHER, Batching, abreast, apart, batching, filled, flat, placed
+from .batching import TOGETHER, Batching, abreast, apart, batching, copies, filled, flat, placed, repeated
 from .refusal import reason
 from .sessions import ort_session
 
@@ -142,7 +142,7 @@ class FloatFallback(PlainKernel):
         #: The nodes as a model of their own.
         self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
         self._nodes = tuple(nodes)
-        self._batching = Batching.ALONE
+        self._batching, self._times = Batching.ALONE, 1
         self._session: OrtSession | None = None
         self._abreast: OrtSession | None = None
         self._mixes: bool | None = None
@@ -221,6 +221,11 @@ class FloatFallback(PlainKernel):
         if how is Batching.FLAT:
             shape = arrays[0].shape
             return tuple(r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flat(a) for a in arrays]))
+        if how is Batching.REPEATED:
+            if not self._mixed(arrays):
+                results = self._run([repeated(a, self._times) for a in arrays])
+                return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
+            how = Batching.ABREAST
         if how is Batching.ABREAST and count >= _WORTH:
             runs = [self._run([_sixteen(a, at) for a in arrays], True) for at in range(0, count, TOGETHER)]
             return tuple(np.concatenate(column)[:count] for column in zip(*runs, strict=True))
@@ -250,6 +255,7 @@ class FloatFallback(PlainKernel):
         self._tensors(results)
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
+        self._times = copies((*specs, *self._specs))
         self._batching = batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
         return self._specs
 
