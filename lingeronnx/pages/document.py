@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 from ..alike import visible
 from .parts import text
@@ -30,7 +29,7 @@ class PagePart:
     key: str
     title: str
     html: str
-    data: Any = None
+    data: object = None
     style: str = ""
     script: str = ""
 
@@ -57,7 +56,7 @@ def _section(part: PagePart) -> str:
     return f'<section id="{part.key}" aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
 
 
-def plain(value: Any, told: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
+def plain(value: object, told: Callable[[str], str] = str) -> object:
     """Return a value as JSON has it, every text as `told` has it, a number that is not finite as null."""
     if isinstance(value, dict):
         return {told(str(key)): plain(item, told) for key, item in value.items()}
