@@ -12,13 +12,28 @@ from ..files import write_text
 from ..pages import PagePart, parts
 from ..pages import page as whole_page
 
-__all__ = ["picture", "search_part", "write_page"]
+__all__ = ["picture", "search_part", "weights_text", "write_page"]
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
 _TICKS = 5
 
-_HEAD = ("what", "missing", "bytes", "work", "cycles", "MACs by width", "s", "options")
+_HEAD = ("what", "missing", "bytes", "flash", "work", "cycles", "MACs by width", "s", "options")
+
+
+def weights_text(bits: Mapping[str, int]) -> str:
+    """Return the widths of weights as a line, the layers of the rarest named; nothing where all have 8.
+
+    bits : {layer: bits of its weights}.
+    """
+    groups: dict[int, list[str]] = {}
+    for layer, width in bits.items():
+        groups.setdefault(width, []).append(layer)
+    if set(groups) <= {8}:
+        return ""
+    most, *others = sorted(groups, key=lambda width: (-len(groups[width]), width))
+    named = "".join(f", {width} in {', '.join(groups[width])}" for width in others)
+    return f"{most} in {len(groups[most])} of {len(bits)} layers{named}"
 
 
 def write_page(
@@ -33,21 +48,24 @@ def search_part(search: Mapping[str, Any]) -> PagePart:
     """Return the attempts of a search as a section; search : as `Report.search`."""
     trials = search["trials"]
     end = "met" if search["met"] else f"not met: {search['stopped']}"
+    widths = weights_text(search.get("weight_bits", {}))
     chosen = [index for index, trial in enumerate(trials) if trial["chosen"]]
     html = [
         parts.note("Wanted:", search["goal"]),
         parts.line(end, "good" if search["met"] else "bad"),
         parts.note("Chosen:", trials[chosen[0]]["what"]),
+        *([parts.note("Bits of weights:", widths)] if widths else []),
         _command(search["options"]),
         parts.picture("accuracy against work", picture(search)),
         parts.line(
             "Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
             "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
-            "32x32. Cycles: of a call on the chip, where its prices are known.",
+            "32x32. Cycles: of a call on the chip, where its prices are known. Flash: bytes of the constants as the "
+            "packages store them.",
             "dim",
         ),
         parts.table(
-            "attempts", (_HEAD[0], _value(search), *_HEAD[1:]), map(_row, trials), (0, 8), cards=True, chosen=chosen
+            "attempts", (_HEAD[0], _value(search), *_HEAD[1:]), map(_row, trials), (0, 9), cards=True, chosen=chosen
         ),
     ]
     return PagePart("search", "The attempts", "\n".join(html), dict(search))
@@ -60,6 +78,7 @@ def _row(trial: Mapping[str, Any]) -> list[str]:
         parts.text(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
         "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
+        "" if trial.get("flash") is None else f"{trial['flash']:,}",
         "" if trial["work"] is None else f"{trial['work']:.3f}",
         "" if trial.get("cycles") is None else f"{trial['cycles']:,.0f}",
         macs,

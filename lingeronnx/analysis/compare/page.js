@@ -111,6 +111,7 @@ function detail() { const r = R[chosen]; if (!r) return; $("chosen").textContent
   const facts = $("facts"); facts.replaceChildren(); const fact = (k, v, cls) => facts.append(el("dt", {}, k), el("dd", {className: cls || ""}, v));
   fact("written by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : "")); fact("shape", r.shape.join(" × "));
   fact("held in", r.dtype + (r.scale === null ? "" : ", " + show(r.scale, 6) + " counts per unit"));
+  if (r.wbits !== null) fact("bits of weights", String(r.wbits));
   if (r.cycles !== null) fact("cycles of a call", Math.round(r.cycles).toLocaleString("en"));
   fact("saturated, cut off, used", pct(r.sat) + ", " + pct(r.clip) + ", " + pct(r.used));
   METRICS.forEach(m => fact(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
@@ -128,6 +129,7 @@ const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], [
   ["SQNR", "SQNR", r => num(r.m.SQNR)], ["own", "own SQNR", r => num(r.own)], ["Cosine", "Cosine", r => num(r.m.Cosine)], ["MSE", "MSE", r => num(r.m.MSE)],
   ["L1", "L1", r => num(r.m.L1)], ["KL", "KL", r => num(r.m.KL)], ["Atol", "Atol", r => num(r.m.Atol)], ["Rtol", "Rtol", r => num(r.m.Rtol)],
   ["sat", "saturated", r => r.sat, "", pct], ["clip", "cut off", r => r.clip, "", pct], ["used", "used", r => r.used, "", pct],
+  ...(R.some(r => r.wbits !== null) ? [["wbits", "weight bits", r => r.wbits, "", v => v === null ? "" : String(v)]] : []),
   ...(R.some(r => r.cycles !== null) ? [["cycles", "cycles", r => r.cycles, "", v => v === null ? "" : Math.round(v).toLocaleString("en")]] : []), ["why", "finding", r => r.why, "t bad"]];
 COLS.forEach(([key, title, , cls]) => { const th = el("th", {className: (cls || "").split(" ")[0]}); th.dataset.key = key; th.scope = "col"; const b = el("button", {type: "button"}, title); th.append(b);
   b.onclick = () => { order = {key, down: order.key === key ? !order.down : false}; table(); }; $("head").append(th); });
