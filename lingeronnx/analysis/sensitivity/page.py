@@ -20,13 +20,14 @@ __all__ = ["page", "read_part", "sensitivity_part"]
 
 _MOST = 1 << 26  # bytes of a file
 _OPTIONS = "add to quantize:"
+_WIDTHS = "weight_bits"
 _NAMED = 3  # columns in front of the values
 
 
 def sensitivity_part(text: str, rows: Sequence[Sequence[Any]]) -> PagePart:
     """Return the section; text : that of sensitive_ops.txt, rows : those of sensitive_ops.json."""
-    head = text.splitlines()[0].split()
-    lines = text.splitlines()[len(rows) + 1 :]
+    first, *ranked = text.splitlines()[: len(rows) + 1]
+    head, lines = first.split(), text.splitlines()[len(rows) + 1 :]
     words = advised(text)
     html = [parts.title("What to add"), parts.command(words)] if words else []
     said = [parts.text(line) for line in lines if line != f"  {words}"]
@@ -35,6 +36,8 @@ def sensitivity_part(text: str, rows: Sequence[Sequence[Any]]) -> PagePart:
         [*map(parts.text, row[:_NAMED]), *("-" if value is None else f"{value:.6g}" for value in row[_NAMED:])]
         for row in rows
     ]
+    if head[-1] == _WIDTHS:  # of the table alone, where some are not of 8 bits
+        cells = [[*cell, parts.text(line.split()[-1])] for cell, line in zip(cells, ranked, strict=True)]
     html += [parts.title("The ranking"), parts.table("the ranking", head, cells, range(_NAMED))]
     return PagePart("sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.analysis.sensitivity.page import advised, read_part
+from lingeronnx.analysis.sensitivity.page import advised, read_part, sensitivity_part
 from tests.analysis.sensitivity.test_ranking import ranking
 from tests.pages.test_document import data, self_contained
 
@@ -31,3 +31,10 @@ def test_what_no_run_left_is_refused(tmp_path, text, rows):
     (tmp_path / "sensitive_ops.json").write_text(rows)
     with pytest.raises(lo.ConfigError, match="does not hold what sensitivity writes"):
         read_part(tmp_path)
+
+
+def test_widths_of_weights_are_a_column():
+    found = ranking(weight_bits={"x": 4})
+    html = sensitivity_part(found.text(), found.to_list()).html
+    assert html.count('data-label="weight_bits"') == len(found.ranking)
+    assert '<td role="cell" data-label="weight_bits">4</td>' in html
