@@ -12,13 +12,18 @@ from ..files import write_text
 from ..pages import PagePart, parts
 from ..pages import page as whole_page
 
-__all__ = ["picture", "search_part", "weights_text", "write_page"]
+__all__ = ["missing_text", "picture", "search_part", "weights_text", "write_page"]
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
 _TICKS = 5
 
 _HEAD = ("what", "missing", "bytes", "flash", "work", "cycles", "MACs by width", "s", "options")
+
+
+def missing_text(trial: Mapping[str, Any], amount: str) -> str:
+    """Return what a measured attempt lacks: nothing, accuracy by `amount`, or that it breaks a limit."""
+    return "met" if trial["met"] else amount if trial["missing"] > 0 else "over the limit"
 
 
 def weights_text(bits: Mapping[str, int]) -> str:
@@ -76,7 +81,7 @@ def _row(trial: Mapping[str, Any]) -> list[str]:
     return [
         parts.text(trial["what"]),
         parts.text(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
-        "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
+        "" if trial["missing"] is None else missing_text(trial, f"{trial['missing']:.4g}"),
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
         "" if trial.get("flash") is None else f"{trial['flash']:,}",
         "" if trial["work"] is None else f"{trial['work']:.3f}",
