@@ -237,6 +237,7 @@ LISTED = {
     "--min-sqnr nan": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "nan"),
     "--budget nan": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--budget", "nan"),
     "--max-drop inf": _words("quantize", "m.onnx", *_QUICK, "--max-drop", "inf", "--eval", "d.npz"),
+    "--max-flash 10^30": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--max-flash", "1" + "0" * 30),
     "--memory inf": _words("quantize", "m.onnx", *_QUICK, "--memory", "inf"),
     "--memory nan": _words("quantize", "m.onnx", *_QUICK, "--memory", "nan"),
     "--memory 1e-9": _words("quantize", "m.onnx", *_QUICK, "--memory", "1e-9"),
