@@ -377,9 +377,53 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
     assert kinds(graph) == kinds(ir.from_proto(model))
 
 
-def test_nodes_keep_their_forms_where_accuracy_is_the_objective():
+@pytest.mark.parametrize("objective", ["plain", "accuracy"])
+def test_forms_without_a_batch_are_taken_for_time_alone(objective):
     model = detector("arcs")
-    model.metadata_props[0].value = "accuracy"
+    model.metadata_props[0].value = objective
+    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
+
+
+def scaled(platform="arcs"):
+    """Return a net of factors of channels, a form of which keeps a batch; nothing is said of what decides."""
+    net = IntNet(platform, (1, 24, 6, 5))
+    return model_of(net, net.batch_norm(net.conv("xq", 24, 1, "a"), "y"))
+
+
+@pytest.mark.parametrize(("objective", "taken"), [(None, True), ("accuracy", True), ("memory", True), ("plain", False)])
+def test_forms_that_keep_a_batch_are_the_default(objective, taken):
+    """What computes over samples at once still does so, and the packer promises it."""
+    graph = ir.from_proto(scaled())
+    if objective is not None:
+        graph.metadata_props[OBJECTIVE] = objective
+    made, done, saved = cheaper(graph, by_name("arcs"))
+    assert [fitted.node for fitted in done] == ["y"] * taken
+    assert "BatchNorm2dInt" in kinds(graph)
+    if not taken:
+        assert (made, saved) == (graph, None)
+        return
+    assert saved.before > 2 * saved.after
+    assert_same(scaled(), made)
+    assert IntRunner(made).per_sample
+    assert judge(ir.to_proto(made), "arcs", list(by_name("arcs").verdict(made).words)).right
+
+
+@pytest.mark.parametrize("platform", ["venus", "venusA"])
+def test_another_chips_prices_do_not_decide_by_default(platform):
+    graph = ir.from_proto(scaled(platform))
+    assert cheaper(graph, by_name(platform)) == (graph, [], None)
+    graph.metadata_props[OBJECTIVE] = "time"
+    made, _, saved = cheaper(graph, by_name(platform))
+    assert "BatchNorm2dInt" not in kinds(made)
+    assert saved.assumed
+
+
+def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
+    """A small product beside a large convolution: its form saves next to nothing, and the packer is not asked."""
+    net = IntNet("arcs", (1, 32, 40, 40))
+    model = model_of(net, net.conv("xq", 64, 3, "y"), net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"))
+    monkeypatch.setattr(choice, "choose", None)
     graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
