@@ -19,6 +19,8 @@ from lingeronnx.targets.luna.finish.cheaper.costs import Costs
 from lingeronnx.targets.luna.finish.cheaper.layers import factor_depthwise, row_pointwise
 from lingeronnx.targets.luna.finish.cheaper.moves import join_turned, part_turned, part_whole, transposed
 from lingeronnx.targets.luna.finish.cheaper.sheet import Sheet
+from lingeronnx.targets.luna.packer.arguments import choice as arguments
+from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.prices import ARCS
 from lingeronnx.targets.objective import OBJECTIVE, PARTS, keeps_constants, objective_of
 from tests.examples import examples
@@ -539,6 +541,20 @@ def test_constants_lie_in_shared_memory_where_that_saves_waiting():
     """By default and for time; memory leaves them outside."""
     assert decided(layers(), None).line == decided(layers(), "time").line == "-p arcs -d False -m params:share-mem"
     assert decided(layers(), "memory").line == "-p arcs -d False"
+
+
+def test_a_graph_is_not_judged_twice(monkeypatch):
+    """The answer is kept for the same graph and the same that decides."""
+    asked = []
+    monkeypatch.setattr(arguments, "make_ready", lambda *given: asked.append(given) or make_ready(*given))
+    model = layers()
+    model.graph.name = "judged_once"
+    first = arguments.choose(model, by_name("arcs"))
+    assert arguments.choose(model, by_name("arcs")) is first
+    assert len(asked) == 1
+    model.metadata_props.add(key=OBJECTIVE, value="memory")
+    assert arguments.choose(model, by_name("arcs")).words != first.words
+    assert len(asked) == 2
 
 
 def test_an_unknown_objective_is_that_of_accuracy():
