@@ -62,6 +62,7 @@ def quantize(
     max_drop: float | None = None,
     min_sqnr: float | None = None,
     max_ms: float | None = None,
+    max_flash: int | None = None,
     budget: float | None = None,
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -101,8 +102,11 @@ def quantize(
     min_sqnr
         The same for a number of dB that every output has at least, without eval data.
     max_ms
-        Beside one of these two: a call on the chip takes so many milliseconds at most, at `clock` MHz. Then time
-        decides between forms of the same integers, unless `objective` says otherwise.
+        A call on the chip takes so many milliseconds at most, at `clock` MHz. Then time decides between forms of the
+        same integers, unless `objective` says otherwise.
+    max_flash
+        The constants take so many bytes of the package at most. Beside max_drop or min_sqnr these two are limits.
+        Without, and with weight_bits = "auto", they ask for the most accurate mix of widths that keeps them.
     budget
         Minutes after which no further attempt is begun.
     log, resume
@@ -113,7 +117,7 @@ def quantize(
         Further fields of `QuantConfig`, such as bits or effort. A model that another tool has quantized is quantized
         twice, its scales kept and its weights alone, and the better is taken; requantize = True or False says which of
         the two it shall be. weight_bits = "auto" with max_drop or min_sqnr: as few bits in each layer as the wish
-        allows. With state = {output: input}, an item of `calib` is one
+        allows. With max_ms or max_flash alone: as many as fit. With state = {output: input}, an item of `calib` is one
         call of a model that is fed its own states.
 
     Returns
@@ -129,21 +133,22 @@ def quantize(
         With require_chip, where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
-    goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
-    if max_ms is not None:
-        if goal is None:
-            raise ConfigError("max_ms goes with max_drop or min_sqnr; budget_ms makes a finding of what takes too long")
-        settings["objective"] = settings.get("objective") or TIME
-    start = plan if isinstance(plan, Encodings) else None
     chosen = {**given, **settings}
+    sizes: dict[str, Any] = {key: settings.get(key) for key in ("batch", "limit")}
+    data = eval_data if min_sqnr is None else None
+    wish = Goal(max_drop, min_sqnr, data, model, metric, max_ms=max_ms, max_flash=max_flash, **sizes)
+    goal = _checked(wish, plan, config, chosen)
+    if max_ms is not None:
+        settings["objective"] = chosen["objective"] = settings.get("objective") or TIME
+    start = plan if isinstance(plan, Encodings) else None
     chosen |= _narrowest(config, chosen) if goal is not None else {}
     prepared = with_cells(prepare(model, calib, config, chosen, encodings=start))
     if goal is not None and prepared.synthetic and prepared.read is None:
-        raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
+        raise ConfigError("a wish chooses by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
-        raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
+        raise ConfigError("a wish chooses scales; this quantized model brings its own: add requantize")
     if goal is not None:
-        goal = replace(goal, max_ms=max_ms, clock=prepared.conf.clock)
+        goal = replace(goal, clock=prepared.conf.clock)
         goal.check_time(prepared.target)
     best = _best(prepared, plan, goal is not None, progress)
 
@@ -200,21 +205,21 @@ def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progres
     return best if plan is not None else _in_parts(best, progress)
 
 
-def _goal(
-    model: str | os.PathLike[str] | ir.Graph,
+def _checked(
+    wish: Goal,
     plan: Plan | Encodings | None,
-    data: object,
-    metric: str | None,
-    max_drop: float | None,
-    min_sqnr: float | None,
+    config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
 ) -> Goal | None:
     """Return what is wished, checked before any work; None for nothing."""
-    if max_drop is None and min_sqnr is None:
+    if wish.nothing:
         return None
     if plan is not None:
-        raise ConfigError("max_drop and min_sqnr choose scales, which the plan has fixed; drop one of the two")
-    sizes = {key: settings.get(key) for key in ("batch", "limit")}
-    goal = Goal(max_drop, min_sqnr, data if min_sqnr is None else None, model, metric, **sizes)
-    goal.check()
-    return goal
+        raise ConfigError("a wish chooses scales, which the plan has fixed; drop one of the two")
+    wish.check()
+    if wish.fills and configured(config, settings).weight_bits != AUTO:
+        raise ConfigError(
+            "max_flash and max_ms alone choose widths of weights: add weight_bits auto (--weight-bits auto), or give "
+            "max_drop or min_sqnr; budget_ms makes a finding of what takes too long"
+        )
+    return wish

@@ -97,12 +97,15 @@ def faults(page: str, catalogue: str) -> list[str]:
 def settled(catalogue: str) -> str:
     """Return a catalogue without the lines that each run makes anew, and with what needs no translator filled in."""
     lines = _MADE.sub("", catalogue[catalogue.index('msgid ""') :]).splitlines()
-    for index, line in enumerate(lines[:-1]):
-        if line.startswith('msgid "') and lines[index + 1] == 'msgstr ""':
-            said = line.removeprefix("msgid ")
-            if said != '""' and same_in_all(_joined(said)):
-                lines[index + 1] = f"msgstr {said}"
-    return "\n".join(lines) + "\n"
+    kept: list[str] = []
+    for line in lines:
+        said = kept[-1].removeprefix("msgid ") if kept and kept[-1].startswith('msgid "') else '""'
+        if line.startswith('msgstr "') and said != '""' and same_in_all(_joined(said)):
+            line = f"msgstr {said}"
+            if len(kept) > 1 and kept[-2] == "#, fuzzy":
+                del kept[-2]
+        kept.append(line)
+    return "\n".join(kept) + "\n"
 
 
 def main(folder: Path) -> None:

@@ -161,8 +161,9 @@ _QUANTIZING = (
                   help="Scales: powers of two, or any number.  [default: q-value]"),
     click.option("--bits", type=int, metavar="N", help="Bits of activations.  [default: 8]"),
     click.option("--weight-bits", type=_width, metavar="N|auto",
-                 help="Bits of weights; 4 on chips in the layers that take it. auto: with --max-drop or --min-sqnr, as "
-                 "few in each layer as the wish allows.  [default: 8]"),
+                 help="Bits of weights; 4 on chips in the layers that take it. auto: with --max-drop or --min-sqnr as "
+                 "few in each layer as the wish allows; with --max-flash or --max-ms alone as many as fit.  "
+                 "[default: 8]"),
     click.option("--weight-scales", type=click.Choice(["tensor", "channel"]),
                   help="One scale for a layer's weight, or one for each output channel (generic).  [default: tensor]"),
     click.option("--activations", type=click.Choice(["symmetric", "asymmetric"]),

@@ -194,8 +194,11 @@ def _accuracy_text(a: Mapping[str, Any]) -> str:
 
 
 def _search_table(console: Console, search: Mapping[str, Any]) -> None:
-    """Print the attempts of a search, the chosen one marked, and why it ended."""
-    unit, timed = search["unit"], any(trial["cycles"] is not None for trial in search["trials"])
+    """Print the attempts of a search, the chosen one marked, its widths, and why it ended."""
+    from ..search.page import weights_text
+
+    unit = search["unit"]
+    known = [key for key in ("flash", "cycles") if any(trial[key] is not None for trial in search["trials"])]
     rows = [
         (
             "*" if trial["chosen"] else "",
@@ -204,16 +207,18 @@ def _search_table(console: Console, search: Mapping[str, Any]) -> None:
             "" if trial["value"] is None else "met" if trial["met"] else number_text(trial["missing"], points(unit)),
             "" if trial["bytes"] is None else f"{trial['bytes']:,}",
             "" if trial["work"] is None else f"{trial['work']:.2f}",
-            *(["" if trial["cycles"] is None else f"{trial['cycles']:,.0f}"] if timed else []),
+            *("" if trial[key] is None else f"{trial[key]:,.0f}" for key in known),
             f"{trial['seconds']:.0f}",
         )
         for trial in search["trials"]
     ]
     title = f"Attempts: {search['goal']}"
-    head = ["", "what", "value", "missing", "bytes", "work", *(["cycles"] if timed else []), "s"]
+    head = ["", "what", "value", "missing", "bytes", "work", *known, "s"]
     print_table(console, title, head, rows)
     for option in search["options"]:
         print_line(console, "same as", option)
+    if widths := weights_text(search["weight_bits"]):
+        print_facts(console, [("weights", f"bits: {widths}", "")])
     if search["stopped"] != "met":
         print_facts(console, [("ended", search["stopped"], "")])
 

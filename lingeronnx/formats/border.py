@@ -8,6 +8,7 @@ from typing import Literal
 
 from simulator.kernel import Kernel
 
+from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
@@ -48,10 +49,16 @@ class Quant(Format):
             return Kernel(scale, integer(bound.attrs, "data_bits"), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
+        bits = integer(bound.attrs, "data_bits")
+        if real is RealArithmetic.PRODUCT and bits != 8:
+            raise ModelError(
+                f"{bound.where}: data_bits = {bits}; a Quant of this platform writes 8 bits whatever it says: write 8, "
+                "or feed the integers themselves"
+            )
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
         luna = real is RealArithmetic.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
-        return Kernel(scale, integer(bound.attrs, "data_bits"), rule=rule, zero=integer(bound.attrs, "zero_point"))
+        return Kernel(scale, bits, rule=rule, zero=integer(bound.attrs, "zero_point"))
 
     def held(self, node: ir.Node) -> Affine:
         """Return how the integers that a node writes are held."""

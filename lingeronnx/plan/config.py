@@ -170,7 +170,10 @@ class QuantConfig(BaseModel):
                 "drop --activations or choose --platform generic"
             )
         if self.weight_bits == AUTO:
-            raise ConfigError("weight_bits auto: what is wished chooses the widths; give --max-drop or --min-sqnr")
+            raise ConfigError(
+                "weight_bits auto: what is wished chooses the widths; give --max-drop, --min-sqnr, --max-flash or "
+                "--max-ms"
+            )
         widths = {"bits": target.bits, "weight_bits": target.weight_widths}
         _check_widths("", {"bits": self.bits, "weight_bits": self.weight_bits}, widths, target)
         for selector, override in self.overrides.items():

@@ -175,7 +175,7 @@ def _report() -> _Schema:
             "why_not": _told(_many(_TEXT), "what keeps the graph from being chip-ready"),
             "next": _told(_many(_record({"options": _many(_TEXT), "gives": _TEXT})), "options to try next"),
             "accuracy": _told(_maybe(_accuracy()), "with --eval"),
-            "search": _told(_maybe(_search()), "with --max-drop or --min-sqnr"),
+            "search": _told(_maybe(_search()), "with a wish: --max-drop, --min-sqnr, --max-flash"),
             "training": _told(_many({"type": "object"}), "of `finetune`: the loss of each block and epoch"),
             "scales_taken": _told(_many(_taken()), "scales of a quantized model, or of another tool's plan"),
             "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
@@ -276,10 +276,11 @@ def _search() -> _Schema:
             "macs": _maybe(_named(_COUNT)),
             "work": _told(_maybe(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"),
             "cycles": _told(_maybe(_NUMBER), "of a call on the chip, where its prices are known"),
+            "flash": _told(_maybe(_COUNT), "bytes of the constants as the packages store them"),
             "seconds": _NUMBER,
             "why": _told(_TEXT, "why the attempt is not allowed, empty where it is"),
         },
-        ("cycles",),  # younger than 0.1
+        ("cycles", "flash"),  # younger than 0.1
     )
     return _record(
         {
@@ -290,8 +291,10 @@ def _search() -> _Schema:
             "options": _many(_TEXT),
             "float": _maybe(_NUMBER),
             "wanted": _maybe(_NUMBER),
+            "weight_bits": _told(_named(_COUNT), "{layer of the chosen attempt: bits of its weights}"),
             "trials": _many(trial),
-        }
+        },
+        ("weight_bits",),  # younger than 0.1
     )
 
 

@@ -1,4 +1,4 @@
-"""What an attempt costs: bytes of constants, multiply-accumulates by width, cycles of a call where they are known."""
+"""What an attempt costs: bytes of constants, multiply-accumulates by width; on a chip flash and cycles of a call."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ class AttemptCost:
 
     Weights of 4 bits count as two in a byte. A width is bits of data by bits of weights. `work` is the sum of the
     products of both widths over all multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32.
-    cycles : of a call on the chip; None where nobody knows them.
+    cycles : of a call on the chip; None where nobody knows them. flash : bytes of the constants as the packages store
+    them; without a packer `bytes`; None where they are not known.
     """
 
     bytes: int
     macs: Mapping[str, int]
     cycles: float | None = None
+    flash: int | None = None
 
     @property
     def work(self) -> float:
@@ -59,8 +61,10 @@ def cost_of(attempt: Compared) -> AttemptCost:
         costs[width] = costs.get(width, 0) + count
     constants = attempt.lowered.graph.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
-    time = attempt.result.report.time.latency
-    return AttemptCost(size - _halves(attempt.lowered.graph), costs, None if time is None else time.total)
+    size -= _halves(attempt.lowered.graph)
+    report = attempt.result.report
+    time = report.time.latency
+    return AttemptCost(size, costs, None if time is None else time.total, report.flash if report.is_chip else size)
 
 
 def _halves(graph: ir.Graph) -> int:

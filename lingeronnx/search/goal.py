@@ -1,4 +1,8 @@
-"""What is wished of a quantized model, and how far a result is from it."""
+"""What is wished of a quantized model, and how far a result is from it.
+
+A wish for accuracy asks for the cheapest result that has it; limits alone, of flash and time, for the most accurate
+result within them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from ..run.evaluation import evaluate
 from ..run.metrics import metric as measure
 from ..run.session import Session
 from ..targets import Target
+from .cost import AttemptCost
 
 __all__ = ["Goal", "Measured"]
 
@@ -34,13 +39,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Goal:
-    """One of two wishes.
+    """One of two wishes for accuracy, limits, or both.
 
     max_drop : the metric falls by so much at most against the float model, on `data`, which hold labels. Of a metric
         in percent these are points; of a function of the user's its own unit, larger being better.
     min_sqnr : every output has so many dB at least against the float model, on samples held back from calibration.
     model : the float model that is compared with. metric, batch, limit : as `evaluate` takes them.
-    max_ms : beside either, that a call on the chip takes so long at most, at `clock` MHz.
+    max_ms : a call on the chip takes so long at most, at `clock` MHz. max_flash : the constants in the package, or
+        without a packer in the graph, take so many bytes at most.
     """
 
     max_drop: float | None = None
@@ -52,11 +58,34 @@ class Goal:
     limit: int | None = None
     max_ms: float | None = None
     clock: float | None = None
+    max_flash: int | None = None
 
     @property
-    def max_cycles(self) -> float:
-        """The cycles that a call may take."""
-        return math.inf if self.max_ms is None or self.clock is None else 1e3 * self.max_ms * self.clock
+    def nothing(self) -> bool:
+        """Whether nothing is wished."""
+        return all(wish is None for wish in (self.max_drop, self.min_sqnr, self.max_ms, self.max_flash))
+
+    @property
+    def fills(self) -> bool:
+        """Whether there are limits alone: the most accurate result within them is asked for."""
+        return not self.nothing and self.max_drop is None and self.min_sqnr is None
+
+    def spent(self, cost: AttemptCost | None) -> list[tuple[float, str]]:
+        """Return (share of its limit, what it is in words) of each limited cost.
+
+        cost : None where nothing is known. A share is infinite where nobody knows it.
+        """
+        spent = []
+        if self.max_flash is not None:
+            size = None if cost is None else cost.flash
+            words = "nobody knows its flash: it does not pack" if size is None else f"{size:,} bytes of flash"
+            spent.append((math.inf if size is None else size / self.max_flash, words))
+        if self.max_ms is not None and self.clock is not None:
+            time = None if cost is None or cost.cycles is None else cost.cycles / self.clock / 1e3
+            words = "nobody knows how long a call takes: it does not run on the chip alone"
+            words = words if time is None else f"a call takes {time:.4g} ms"
+            spent.append((math.inf if time is None else time / self.max_ms, words))
+        return spent
 
     def check_time(self, target: Target) -> None:
         """Raise ConfigError where a wish for time cannot be measured on `target`."""
@@ -71,8 +100,10 @@ class Goal:
 
     def check(self) -> None:
         """Raise ConfigError for a wish that nothing can be measured by, DataError for data that are gone once read."""
-        if (self.max_drop is None) == (self.min_sqnr is None):
+        if self.nothing or not (self.max_drop is None or self.min_sqnr is None):
             raise ConfigError("give one of the two: max_drop with eval data, or min_sqnr")
+        if self.max_flash is not None and not 0 < self.max_flash < math.inf:
+            raise ConfigError(f"max_flash = {self.max_flash:g}: it is a number of bytes above 0")
         for name, wish in (("max_drop", self.max_drop), ("min_sqnr", self.min_sqnr)):
             if wish is not None and not math.isfinite(wish):
                 raise ConfigError(f"{name} = {wish:g}: it is a number; nothing is better than any other at {wish:g}")
@@ -93,10 +124,16 @@ class Goal:
     @property
     def text(self) -> str:
         """The wish in words."""
-        time = "" if self.max_ms is None else f", {self.max_ms:g} ms a call at {self.clock:g} MHz at most"
-        if self.max_drop is None:
-            return f"every output at {self.min_sqnr:g} dB at least{time}"
-        return f"{self.metric or 'top1'} lower by {self.max_drop:g} at most{time}"
+        words = []
+        if self.min_sqnr is not None:
+            words.append(f"every output at {self.min_sqnr:g} dB at least")
+        if self.max_drop is not None:
+            words.append(f"{self.metric or 'top1'} lower by {self.max_drop:g} at most")
+        if self.max_flash is not None:
+            words.append(f"{self.max_flash:,} bytes of flash at most")
+        if self.max_ms is not None:
+            words.append(f"{self.max_ms:g} ms a call at {self.clock:g} MHz at most")
+        return ", ".join(words)
 
     @property
     def unit(self) -> str:
@@ -123,7 +160,6 @@ class Goal:
     def measured(self, value: float, float_value: float | None) -> Measured:
         """Return what a value means for the wish."""
         if self.max_drop is None:
-            assert self.min_sqnr is not None
-            return Measured(value, self.min_sqnr - value)
+            return Measured(value, 0.0 if self.min_sqnr is None else self.min_sqnr - value)
         assert float_value is not None
         return Measured(value, round(float_value - self.max_drop - value, 9), float_value)

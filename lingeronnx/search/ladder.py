@@ -28,7 +28,7 @@ from ..ops.macs import macs
 from ..plan.config import Override, QuantConfig
 from ..targets import Target
 
-__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "LayerGroup", "groups", "narrow_weights", "rungs"]
+__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "LayerGroup", "NarrowLayer", "groups", "narrow_weights", "rungs"]
 
 #: From quick to thorough.
 EFFORTS = ("fast", "normal", "best")
@@ -120,6 +120,19 @@ class LayerGroup:
         return tuple(dict.fromkeys(layer.selector for layer in self.layers if layer.selector))
 
 
+@dataclass(frozen=True)
+class NarrowLayer:
+    """A layer that has fewer bits for its weights than for data, as an option calls it.
+
+    gain : the error at the outputs that goes away when its weights alone are not rounded, as `LayerGroup.gain`.
+    bytes : what these take more with as many bits as data.
+    """
+
+    selector: str
+    gain: float
+    bytes: float
+
+
 def groups(planned: Planned) -> list[LayerGroup]:
     """Return the groups of layers, those first that give back most for what they cost."""
     every = layers(planned)
@@ -135,24 +148,22 @@ def groups(planned: Planned) -> list[LayerGroup]:
     return sorted(layer_groups, key=lambda group: -group.gain / max(group.share, least))
 
 
-def narrow_weights(planned: Planned) -> list[tuple[str, ...]]:
-    """Return the selectors of layers that have fewer bits for weights than data, those first that give back most.
-
-    That is the error at the outputs that goes away when the weights of a layer alone are not rounded, for each byte
-    that 8 bits add.
-    """
+def narrow_weights(planned: Planned) -> list[NarrowLayer]:
+    """Return the layers with narrow weights, those first that give back most for each byte."""
     tensors, by_name = planned.plan.tensors, {str(node.name): node for node in planned.parts.graph.graph}
-    every = [layer for layer in layers(planned) if layer.selector and layer.weight.weights]
-    sizes = []
-    for layer in every:
+    bits = planned.conf.bits
+    sizes: list[tuple[RoundedOperator, float]] = []
+    for layer in layers(planned):
         nodes = [by_name[name] for name in layer.weight.weights]
         names = {ir.read_name(node, i) for node in nodes for i in planned.parts.ops[str(node.name)].parameters(node)}
-        few = [name for name in names if name in tensors and tensors[name].bits < planned.conf.bits]
-        sizes.append(sum(ir.constant(planned.parts.graph.graph.initializers[name]).size for name in few))
-    narrow = [(layer, size) for layer, size in zip(every, sizes, strict=True) if size]
-    gains = _gains(planned, layers(planned), [layer.weight for layer, _ in narrow])
-    order = sorted(range(len(narrow)), key=lambda i: -gains[i] / narrow[i][1])
-    return [(narrow[i][0].selector,) for i in order]
+        saved = {name: (bits - tensors[name].bits) / 8 for name in names if name in tensors}
+        constants = planned.parts.graph.graph.initializers
+        size = sum(ir.constant(constants[name]).size * each for name, each in saved.items() if each > 0)
+        if layer.selector and size:
+            sizes.append((layer, size))
+    gains = _gains(planned, layers(planned), [layer.weight for layer, _ in sizes]) if sizes else []
+    narrow = [NarrowLayer(layer.selector, gain, size) for (layer, size), gain in zip(sizes, gains, strict=True)]
+    return sorted(narrow, key=lambda layer: -layer.gain / layer.bytes)
 
 
 def _joined(planned: Planned, every: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
@@ -222,7 +233,8 @@ def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
         before = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
         rung = []
         alone = pair[0] == conf.bits  # the weights, not the data
-        for names in _growing(narrow_weights(planned) if alone else [group.selectors for group in ranked]):
+        narrow = [(layer.selector,) for layer in narrow_weights(planned)] if alone else []
+        for names in _growing(narrow if alone else [group.selectors for group in ranked]):
             held = {**before, **dict.fromkeys(names, pair)}
             rung.append(replace(start, wide=tuple((name, *widths) for name, widths in held.items())))
         if rung:

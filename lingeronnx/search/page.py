@@ -10,7 +10,7 @@ from typing import Any
 
 from ..files import write_text
 
-__all__ = ["picture", "write_page"]
+__all__ = ["picture", "weights_text", "write_page"]
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
@@ -25,6 +25,21 @@ code { font: 12px/1.5 ui-monospace, Menlo, monospace; } .bad { color: #c62f2f; }
 """
 
 
+def weights_text(bits: Mapping[str, int]) -> str:
+    """Return the widths of weights as a line, the layers of the rarest named; nothing where all have 8.
+
+    bits : {layer: bits of its weights}.
+    """
+    groups: dict[int, list[str]] = {}
+    for layer, width in bits.items():
+        groups.setdefault(width, []).append(layer)
+    if set(groups) <= {8}:
+        return ""
+    most, *others = sorted(groups, key=lambda width: (-len(groups[width]), width))
+    named = "".join(f", {width} in {', '.join(groups[width])}" for width in others)
+    return f"{most} in {len(groups[most])} of {len(bits)} layers{named}"
+
+
 def write_page(
     search: Mapping[str, Any], title: str, page: str | os.PathLike[str], svg: str | os.PathLike[str]
 ) -> None:
@@ -35,19 +50,36 @@ def write_page(
     end = "met" if search["met"] else f"not met: {search['stopped']}"
     head = "".join(
         f"<th{' class=t' if name in ('what', 'options') else ''}>{name}</th>"
-        for name in ("what", _value(search), "missing", "bytes", "work", "cycles", "MACs by width", "s", "options")
+        for name in (
+            "what",
+            _value(search),
+            "missing",
+            "bytes",
+            "flash",
+            "work",
+            "cycles",
+            "MACs by width",
+            "s",
+            "options",
+        )
     )
     write_text(
         page,
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{html.escape(title)}</title>"
         f"<style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
         f"<p>Wanted: {html.escape(search['goal'])}. <b{'' if search['met'] else ' class=bad'}>{html.escape(end)}</b>. "
-        f"Chosen: {html.escape(chosen['what'])}.</p>\n{drawn}\n"
+        f"Chosen: {html.escape(chosen['what'])}.{_widths(search)}</p>\n{drawn}\n"
         "<p>Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
         "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
-        "32x32. Cycles: of a call on the chip, where its prices are known.</p>\n"
+        "32x32. Cycles: of a call on the chip, where its prices are known. Flash: bytes of the constants as the "
+        "packages store them.</p>\n"
         f"<table><tr>{head}</tr>\n{''.join(map(_row, search['trials']))}</table>\n</body></html>\n",
     )
+
+
+def _widths(search: Mapping[str, Any]) -> str:
+    told = weights_text(search.get("weight_bits", {}))
+    return f" Bits of weights: {html.escape(told)}." if told else ""
 
 
 def _row(trial: Mapping[str, Any]) -> str:
@@ -56,6 +88,7 @@ def _row(trial: Mapping[str, Any]) -> str:
         html.escape(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
         "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
+        "" if trial.get("flash") is None else f"{trial['flash']:,}",
         "" if trial["work"] is None else f"{trial['work']:.3f}",
         "" if trial.get("cycles") is None else f"{trial['cycles']:,.0f}",
         macs,

@@ -1,19 +1,22 @@
-"""Climbs the ladder: up until the wish is met, then back down to the cheapest attempt that still meets it."""
+"""Climbs the ladder: up until the wish is met, then back down to the cheapest attempt that still meets it.
+
+With limits alone it tries mixes of widths instead, and takes the most accurate that keeps them.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from ..analysis.sensitivity.journal import Journal, hashed
-from ..errors import ConstraintError, DataError
+from ..analysis.sensitivity.layers import widths
+from ..errors import ConstraintError
 from ..flow import (
     Compared,
     Observed,
@@ -31,7 +34,9 @@ from ..run.data import Progress
 from ..targets import Target
 from .cost import AttemptCost, cost_of
 from .goal import Goal, Measured
-from .ladder import EFFORTS, MOST_FLOAT, Attempt, rungs
+from .ladder import EFFORTS, MOST_FLOAT, Attempt, NarrowLayer, narrow_weights, rungs
+from .mixes import mixes_within
+from .records import cost_in, is_whole, record_of
 
 __all__ = ["Found", "AttemptResult", "search"]
 
@@ -44,7 +49,8 @@ class AttemptResult:
     """An attempt that was made, what it gave and what it costs.
 
     measured, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
-    late : cycles that a call takes beyond the wish; infinite where nobody knows how long it takes.
+    over : by which share of a limit it costs more than that; infinite where nobody knows what it costs.
+    fills : whether what keeps the limits is judged by its value alone.
     """
 
     attempt: Attempt
@@ -53,12 +59,13 @@ class AttemptResult:
     seconds: float
     ready: bool = True
     why: str = ""
-    late: float = 0.0
+    over: float = 0.0
+    fills: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the wish is met."""
-        return self.measured is not None and self.measured.missing <= 0 and self.late <= 0
+        return self.measured is not None and self.measured.missing <= 0 and self.over <= 0
 
     @property
     def missing(self) -> float:
@@ -70,8 +77,9 @@ class AttemptResult:
         """Less is better: the cheapest of those that meet the wish, else of those fit for a chip what is missing."""
         if self.measured is None or self.cost is None:
             return (2,)
-        cost = self.cost.work, self.cost.bytes
-        return (0, *cost) if self.met else (1, not self.ready, max(self.measured.missing, 0.0), self.late, *cost)
+        cost: tuple[float, ...] = self.cost.work, self.cost.bytes
+        cost = (-self.measured.value, *cost) if self.fills else cost
+        return (0, *cost) if self.met else (1, not self.ready, max(self.measured.missing, 0.0), self.over, *cost)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Found:
     """What a search ends with.
 
     trials : in the order in which they were made. chosen : the best of them. stopped : why it ended, and where the
-    wish is not met what would be needed.
+    wish is not met what would be needed. weight_bits : {layer of the chosen one: bits of its weights}.
     """
 
     goal: Goal
@@ -87,6 +95,7 @@ class Found:
     trials: Sequence[AttemptResult]
     chosen: AttemptResult
     stopped: str
+    weight_bits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def _measured(self) -> Measured:
@@ -102,7 +111,8 @@ class Found:
             "stopped": self.stopped,
             "options": self.chosen.attempt.options(self.target),
             "float": self._measured.float_value,
-            "wanted": self._measured.value + self._measured.missing,
+            "wanted": None if self.goal.fills else self._measured.value + self._measured.missing,
+            "weight_bits": dict(self.weight_bits),
             "trials": [
                 {
                     "what": trial.attempt.text,
@@ -115,6 +125,7 @@ class Found:
                     "macs": None if trial.cost is None else dict(trial.cost.macs),
                     "work": None if trial.cost is None else trial.cost.work,
                     "cycles": None if trial.cost is None else trial.cost.cycles,
+                    "flash": None if trial.cost is None else trial.cost.flash,
                     "seconds": trial.seconds,
                     "why": trial.why,
                 }
@@ -167,13 +178,14 @@ def search(
         stopped = climb.run()
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
-    result = climb.result(chosen.attempt)
-    outcome = Found(goal, base.planned.target, trials, chosen, stopped)
+    made = climb.made(chosen.attempt)
+    result = made.checked
+    outcome = Found(goal, base.planned.target, trials, chosen, stopped, widths(made.planned))
     warnings = list(result.report.warnings)
     if not chosen.met:
         assert chosen.measured is not None
-        value = f"{chosen.measured.value:.4g} {goal.unit}".rstrip()
-        warnings.insert(0, f"the wish is not met ({goal.text}): {value} is the best of {len(trials)} attempts")
+        value = f"{chosen.measured.value:.4g} {goal.unit}".rstrip() + f" is the best of {len(trials)} attempts"
+        warnings.insert(0, f"the wish is not met ({goal.text}): {stopped if goal.fills else value}")
     report = replace(result.report, search=outcome.to_dict(), warnings=tuple(warnings))
     return replace(result, report=report), outcome
 
@@ -198,7 +210,7 @@ class _Climb:
         self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
         labels = goal.max_drop is not None
-        self._known = {_key(r["attempt"]): r for r in journal.records(_PART) if _is_whole(r, labels)}
+        self._known = {_key(r["attempt"]): r for r in journal.records(_PART) if is_whole(r, labels)}
         #: The best attempt so far.
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
         self._calibrated: dict[str, Observed] = {}
@@ -207,9 +219,11 @@ class _Climb:
     def run(self) -> str:
         """Climb; return why it ended."""
         try:
+            if self._goal.fills:
+                return self._fill()
             start = self._efforts()
-            if (slow := self.trials[start]).missing <= 0 < slow.late:  # what is more accurate takes no less time
-                return self._too_slow(slow)
+            if (dear := self.trials[start]).missing <= 0 < dear.over:  # what is more accurate costs no less
+                return f"accurate enough, but {self._beyond(dear)}; take a smaller model"
             if self.trials[start].met or any(self._climb(rung) for rung in rungs(self._planned(start), start)):
                 return "met"
             return self._needed()
@@ -217,10 +231,6 @@ class _Climb:
             if not self.trials:
                 raise
             return str(stop) or "interrupted; --resume goes on"
-
-    def result(self, attempt: Attempt) -> QuantizedModel:
-        """Return the quantized model of an attempt; the best is not made again, unless it was read from the log."""
-        return self._made(attempt).checked
 
     # ---- climbing ----------------------------------------------------------------------------------------------
 
@@ -257,12 +267,24 @@ class _Climb:
                 low = middle
         return True
 
-    def _too_slow(self, trial: AttemptResult) -> str:
-        """Return what keeps an attempt that is accurate enough from the wish."""
-        clock, cycles = self._goal.clock, None if trial.cost is None else trial.cost.cycles
-        if cycles is None or clock is None:
-            return "accurate enough, but nobody knows how long a call takes: it does not run on the chip alone"
-        return f"accurate enough, but a call takes {cycles / clock / 1e3:.3g} ms; take a smaller model"
+    def _fill(self) -> str:
+        """Try mixes of widths up to the limits; return how that ended."""
+        bits = self._base.planned.conf.bits
+
+        def tried(wide: Sequence[NarrowLayer]) -> list[float]:
+            trial = self._try(Attempt(wide=tuple((layer.selector, bits, bits) for layer in wide)))
+            return [share for share, _ in self._goal.spent(trial.cost)]
+
+        if mixes_within(narrow_weights(self._base.planned), tried):
+            return "met"
+        near = min(self.trials.values(), key=lambda trial: trial.rank)
+        if near.measured is None:
+            raise ConstraintError(near.why)
+        return f"nearest is '{near.attempt.text}': {self._beyond(near)}; take a smaller model"
+
+    def _beyond(self, trial: AttemptResult) -> str:
+        """Return what an attempt costs more than it may."""
+        return " and ".join(words for share, words in self._goal.spent(trial.cost) if share > 1)
 
     def _needed(self) -> str:
         """Return what would meet the wish where the ladder does not."""
@@ -304,32 +326,27 @@ class _Climb:
         if self._progress is not None:
             self._progress(f"attempt {len(self.trials) + 1}", 0, None)
         try:
-            attempt_made = self._made(attempt)
+            attempt_made = self.made(attempt)
             result = attempt_made.checked
         except ConstraintError as error:
             return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
         known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
         measure, cost = self._goal.measure(result, known, self._progress), cost_of(attempt_made)
-        entry = {"value": measure.value, "float": measure.float_value, "bytes": cost.bytes, "macs": dict(cost.macs),
-                 "cycles": cost.cycles,
-                 "ready": result.report.chip_ready or not result.report.is_chip}  # fmt: skip
+        entry = record_of(measure, cost, result.report.chip_ready or not result.report.is_chip)
         return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
     def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
-        if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
-            raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
-        measure = self._goal.measured(record["value"], record.get("float"))
-        cost = AttemptCost(record["bytes"], record["macs"], record.get("cycles"))
-        late = 0.0
-        if self._goal.max_ms is not None:
-            late = math.inf if cost.cycles is None else max(cost.cycles - self._goal.max_cycles, 0.0)
-        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"], late=late)
+        measure, cost = self._goal.measured(record["value"], record.get("float")), cost_in(record)
+        over = max((share - 1 for share, _ in self._goal.spent(cost)), default=0.0)
+        fills = self._goal.fills
+        return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"], over=max(over, 0), fills=fills)
 
     # ---- making ------------------------------------------------------------------------------------------------
 
-    def _made(self, attempt: Attempt) -> Compared:
+    def made(self, attempt: Attempt) -> Compared:
+        """Return what an attempt makes; the best is not made again, unless it was read from the log."""
         if self._best[0] == attempt:
             return self._best[1]
         prepared, planned = self._prepared(attempt), self._planned(attempt)
@@ -366,28 +383,3 @@ class _Climb:
 
 def _key(attempt: Mapping[str, Any]) -> str:
     return json.dumps(attempt, sort_keys=True)
-
-
-def _is_whole(record: Mapping[str, Any], labels: bool) -> bool:
-    """Whether a log's line has all that an attempt leaves there; one that has not is made again.
-
-    labels : whether attempts are compared with the float model's value, which a line then has to hold.
-    """
-    seconds, macs = record.get("seconds"), record.get("macs")
-    if not (isinstance(record.get("attempt"), dict) and _is_number(seconds) and math.isfinite(seconds)):
-        return False
-    if "why" in record:
-        return isinstance(record["why"], str)
-    counts = (record.get("bytes"), *macs.values()) if isinstance(macs, dict) else (None,)
-    numbers = (record.get("value"), *([record.get("float")] if labels else []))
-    return (
-        isinstance(record.get("ready"), bool)
-        and all(_is_number(number) for number in (*counts, *numbers))
-        and all(isinstance(count, int) and count >= 0 for count in counts)
-        and (record.get("cycles") is None or _is_number(record["cycles"]))
-    )
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value of JSON is a number, and no integer that is too long for a float."""
-    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)

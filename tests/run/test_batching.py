@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.graph import ir, operators
-from lingeronnx.run.runners.batching import Batching, apart, batching, filled, flat, placed
+from lingeronnx.run.runners.batching import Batching, apart, batching, copies, filled, flat, placed, repeated
 from lingeronnx.run.runners.float_fallbacks import FloatFallback
 from simulator.kernel import Spec
 
@@ -25,6 +25,12 @@ def _nodes(kind, rank):
         return [helper.make_node(kind, ["x", "axes"], ["y"])], {"axes": np.array([-1])}
     if kind == "InstanceNormalization":
         return ([helper.make_node(kind, ["x", "g", "b"], ["y"])], {"g": many, "b": many}) if rank > 1 else None
+    if kind == "a norm and a function":
+        nodes = [
+            helper.make_node("InstanceNormalization", ["x", "g", "b"], ["a"]),
+            helper.make_node("Elu", ["a"], ["y"]),
+        ]
+        return (nodes, {"g": many, "b": many}) if rank > 1 else None
     if kind == "MatMul":
         return [helper.make_node(kind, ["x", "w"], ["y"])], {"w": None}
     if kind == "two functions":
@@ -74,6 +80,7 @@ KINDS = [
     *(kind for kind in sorted(operators.ONE_TENSOR) if kind != "Swish"),  # which opset 20 has not
     *sorted(operators.ROWS), *sorted(operators.REDUCES),
     "InstanceNormalization", "LpNormalization", "MeanVarianceNormalization",
+    "a norm and a function",
     "GlobalAveragePool", "MatMul", "two functions", "a function of each channel", "a function of a part",
 ]  # fmt: skip
 
@@ -105,7 +112,10 @@ def test_any_batch_gives_the_same_numbers(kind):
         ("a function of each channel", (700, 7), Batching.ABREAST),
         ("a function of a part", (16,), Batching.FILLED),
         ("InstanceNormalization", (4, 16), Batching.AS_THEY_COME),
-        ("InstanceNormalization", (4, 15), Batching.ABREAST),
+        ("InstanceNormalization", (4, 15), Batching.REPEATED),
+        ("InstanceNormalization", (8, 7, 7), Batching.REPEATED),
+        ("InstanceNormalization", (3, 5, 5), Batching.ABREAST),
+        ("a norm and a function", (4, 15), Batching.ABREAST),
         ("ReduceMean", (4, 16), Batching.ABREAST),
         ("ReduceMean", (4, 16384), Batching.ALONE),
         ("MatMul", (4, 16), Batching.ABREAST),
@@ -116,6 +126,35 @@ def test_how_samples_are_run(kind, shape, how):
     assert batching(fallback._nodes, fallback.proto.graph.initializer, [Spec((1, *shape), np.float32)] * 2) is how
 
 
+@pytest.mark.parametrize("kind", ["InstanceNormalization", "LpNormalization", "MeanVarianceNormalization"])
+def test_repeated_samples_have_the_bits_of_a_sample_alone(kind):
+    """Law: what follows a sample until whole vectors are full changes no bit of it."""
+    tried = 0
+    for shape in [*SHAPES, (4, 5, 5), (8, 7, 7), (2, 3, 3), (6, 6)]:
+        fallback, x = _fallback(kind, shape), _data(kind, shape)
+        if fallback is None or fallback._batching is not Batching.REPEATED:
+            continue
+        tried += 1
+        alone = [fallback.together(apart(x[i : i + 1]))[0] for i in range(COUNT)]
+        assert fallback(x)[0].tobytes() == np.concatenate(alone).tobytes(), shape
+    assert tried > 3
+
+
+def test_what_mixes_samples_is_not_repeated():
+    """A norm over the batch gives each sample alone what it gives it anywhere."""
+    nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[0, 1])]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 12])], [helper.make_empty_tensor_value_info("y")]
+    )
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    fallback = FloatFallback(model, list(model.graph), ())
+    fallback.infer(Spec((1, 12), np.float32))
+    x = _data("Relu", (12,))
+    want = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+    for rows in (slice(None), slice(3, 4), slice(5, 7)):
+        np.testing.assert_allclose(fallback(x[rows])[0], want[rows], rtol=1e-4, atol=1e-5)
+
+
 def test_samples_apart_begin_on_lines():
     x = np.arange(21, dtype=np.int16).reshape(3, 7)
     rows = apart(x)
@@ -123,6 +162,16 @@ def test_samples_apart_begin_on_lines():
     assert all(row.ctypes.data % 64 == 0 and row.flags.c_contiguous for row in rows)
     assert placed(x[:, 1:]).ctypes.data % 64 == 0
     assert placed(x[:, 1:]).tolist() == x[:, 1:].tolist()
+
+
+def test_samples_that_are_repeated_begin_on_a_line():
+    x = np.arange(40, dtype=np.float32).reshape(2, 4, 5)
+    rows = repeated(x, 4)
+    assert rows.shape == (8, 4, 5)
+    assert rows.ctypes.data % 64 == 0
+    assert rows[::4].tolist() == rows[3::4].tolist() == x.tolist()
+    assert copies([Spec((1, 4, 5), np.float32), Spec((1, 2), np.float32), Spec((1,), np.float32)]) == 16
+    assert copies([Spec((1, 4, 5), np.float32), Spec((1, 16), np.float32)]) == 4
 
 
 def test_what_is_filled_repeats_the_last():

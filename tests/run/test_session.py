@@ -273,6 +273,8 @@ def spoilt(graph, op_type, attribute, value):
         ("MaxPool", "kernel_shape", [0, 3], "MaxPool|writes"),
         ("Quant", "scale_x", float("inf"), "scale_x is inf; it must be a finite number"),
         ("Quant", "data_bits", 99, "Quant"),
+        ("Quant", "data_bits", 16, "data_bits = 16; a Quant of this platform writes 8 bits whatever it says"),
+        ("Quant", "data_bits", 4, "data_bits = 4; a Quant of this platform writes 8 bits whatever it says"),
     ),
 )
 def test_corrupt_attributes(branches, x, op_type, attribute, value, message):
@@ -289,6 +291,33 @@ def test_unknown_integer_operator(branches, x):
     next(n for n in model.graph.node if n.op_type == "iqMul").op_type = "iqPow"
     with pytest.raises(ModelError, match="iqPow .*: not an integer operator that this lingeronnx knows"):
         Session(ir.from_proto(model)).run(None, {"x": x})
+
+
+def test_a_sequence_between_integers_is_one_line():
+    """A Conv2dInt reads a sequence in place of what a MaxPool gives."""
+    model = ir.to_proto(nets.quantized(nets.plain()).graph)
+    pool = next(node for node in model.graph.node if node.op_type == "MaxPool")
+    pool.op_type = "SequenceConstruct"
+    del pool.attribute[:]
+    with pytest.raises(ModelError, match=f"float node {pool.name}: '{pool.output[0]}' is a sequence; .* tensors only"):
+        Session(ir.from_proto(model)).run(None, nets.samples(nets.plain(), 2))
+
+
+def test_a_sequence_that_is_taken_apart_at_once_runs():
+    """SequenceConstruct and SequenceAt side by side are one float part, which hands on a tensor."""
+    model = ir.to_proto(nets.quantized(nets.plain()).graph)
+    feed = nets.samples(nets.plain(), 2)
+    want = Session(ir.from_proto(model)).run(None, feed)
+    at = next(i for i, node in enumerate(model.graph.node) if node.op_type == "Dequant")
+    last = model.graph.node[at].output[0]
+    model.graph.node[at].output[0] = "whole"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int64), "first"))
+    model.graph.node.extend(
+        onnx.helper.make_node(op, inputs, [out], name=op)
+        for op, inputs, out in (("SequenceConstruct", ["whole"], "s"), ("SequenceAt", ["s", "first"], last))
+    )
+    for got, array in zip(Session(ir.from_proto(model)).run(None, feed), want, strict=True):
+        np.testing.assert_array_equal(got, array)
 
 
 def test_unreadable_files(tmp_path):

@@ -161,11 +161,11 @@ def test_time_is_a_wish_beside_accuracy():
     base = base_of(nets.plain(), platform="arcs", clock=100.0)
     cycles = base.result.report.time.latency.total
     _, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
-    assert (found.stopped, found.chosen.late) == ("met", 0.0)
+    assert (found.stopped, found.chosen.over) == ("met", 0.0)
     assert "ms a call at 100 MHz at most" in found.goal.text
     result, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
     assert "accurate enough, but a call takes" in found.stopped
-    assert found.chosen.late == pytest.approx(1.0)
+    assert found.chosen.over == pytest.approx(cycles / (cycles - 1) - 1)
     assert "the wish is not met" in result.report.warnings[0]
 
 
@@ -179,7 +179,7 @@ def test_a_wish_for_time_lets_time_decide():
 @pytest.mark.parametrize(
     "options, text",
     (
-        ({"max_ms": 5.0, "clock": 100.0}, "goes with max_drop or min_sqnr"),
+        ({"max_ms": 5.0, "clock": 100.0}, "max_flash and max_ms alone choose widths of weights: add weight_bits auto"),
         ({"max_ms": 5.0, "min_sqnr": 1.0}, "add clock"),
         ({"max_ms": 0.0, "min_sqnr": 1.0, "clock": 100.0}, "above 0"),
         ({"max_ms": 5.0, "min_sqnr": 1.0, "clock": 100.0, "platform": "venus"}, "nothing is published"),
@@ -369,7 +369,11 @@ def test_the_command(tmp_path):
     (
         (["--budget", "5"], "--budget needs --max-drop"),
         (["--resume"], "--resume needs --max-drop"),
-        (["--max-ms", "5", "--clock", "300"], "--max-ms needs --max-drop"),
+        (["--max-ms", "5", "--clock", "300"], "add weight_bits auto"),
+        (["--max-flash", "5000"], "add weight_bits auto"),
+        (["--max-flash", "0", "--weight-bits", "auto"], "above 0"),
+        (["--max-flash", "5k"], "not a valid integer"),
+        (["--max-ms", "5", "--weight-bits", "auto", "--platform", "arcs"], "add clock (--clock MHZ)"),
         (["--max-drop", "1"], "needs eval data"),
         (["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")], "give one of the two"),
         (["--min-sqnr", "30", "--resume"], "drop --resume"),
@@ -401,7 +405,10 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
 def test_weights_come_back_one_layer_at_a_time(platform):
     """Law: each layer with narrow weights is named once, and the rung ends where all have 8 bits."""
     planned = base_of(nets.residual(), platform=platform, weight_bits=4).planned
-    names = [name for (name,) in narrow_weights(planned)]
+    narrow = narrow_weights(planned)
+    names = [layer.selector for layer in narrow]
+    gains = [layer.gain / layer.bytes for layer in narrow]
+    assert gains == sorted(gains, reverse=True)
     assert len(names) == len(set(names)) == 6
     alone = next(rung for rung in rungs(planned, Attempt()) if rung[0].wide)
     assert [len(attempt.wide) for attempt in alone] == [1, 2, 3, 4, 5, 6]

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...files import making, write_text
+from ...graph import ir
 from ...run.cluster import spread
 from ...run.data import Batch, Progress
 from ..latency import cycles_of_nodes
@@ -97,9 +98,17 @@ def _told(joined: Join, few: Mapping[str, np.ndarray], ordered: bool, names: tup
         accuracy=joined.accuracy,
         outputs=joined.outputs,
         cycles=cycles_of_nodes(joined.other.graph, {row.nodes[1] for row in joined.rows.values()}),
+        weight_bits=_weight_bits(joined.other.graph),
         tried=None if ordered else tried(joined, findings, few),
         notes=[said.open for said in answers.values() if said.open],
     )
+
+
+def _weight_bits(graph: ir.Graph | None) -> dict[str, int]:
+    """Return {node: bits of its weights} of an integer graph; nothing where all have 8."""
+    found = {} if graph is None else {str(node.name): ir.attr(node, "parameter_bits") for node in graph.graph}
+    known = {name: int(bits) for name, bits in found.items() if isinstance(bits, int)}
+    return known if set(known.values()) - {8} else {}
 
 
 @dataclass(frozen=True)
@@ -151,8 +160,9 @@ def write(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _table(comparison: Comparison) -> str:
-    rows = [COLUMNS, *([_text(cells[name]) for name in COLUMNS] for cells in comparison.table())]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    names = (*COLUMNS, *comparison.width_columns)
+    rows = [names, *([_text(cells[name]) for name in names] for cells in comparison.table())]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
     return "".join(
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
     )
@@ -161,7 +171,7 @@ def _table(comparison: Comparison) -> str:
 def _csv(comparison: Comparison) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = (*COLUMNS, *MORE_COLUMNS)
+    names = (*COLUMNS, *MORE_COLUMNS, *comparison.width_columns)
     writer.writerow(names)
     writer.writerows([_exact(cells[name]) for name in names] for cells in comparison.table())
     return out.getvalue()

@@ -31,7 +31,8 @@ class Comparison:
     join : every tensor that both have, measured. findings : what is wrong, the worst first. names : of the two models.
     accuracy : top-1 in percent of both, where the data have labels. outputs : the SQNR in dB by graph output.
     cycles : {node of the second model: cycles of a call on its chip, with those of nodes before it that no row has},
-    where they are known. tried : what the findings' options give; None where they were not tried. notes : what cannot
+    where they are known. weight_bits : {node of the second model: bits of its weights}; nothing where all have 8.
+    tried : what the findings' options give; None where they were not tried. notes : what cannot
     be told.
     """
 
@@ -41,6 +42,7 @@ class Comparison:
     accuracy: tuple[float, float] | None
     outputs: Mapping[str, float]
     cycles: Mapping[str, float] = field(default_factory=dict)
+    weight_bits: Mapping[str, int] = field(default_factory=dict)
     tried: TriedOptions | None = None
     notes: Sequence[str] = ()
 
@@ -67,8 +69,16 @@ class Comparison:
         return options(self.findings) if self.tried is None else " ".join(self.tried.best)
 
     def table(self) -> list[dict[str, object]]:
-        """Return a mapping of COLUMNS and MORE_COLUMNS for every tensor."""
-        return [_cells(index, row) for index, row in enumerate(self.rows)]
+        """Return a mapping of COLUMNS, MORE_COLUMNS and `width_columns` for every tensor."""
+        return [
+            {**_cells(index, row), **{name: self.weight_bits.get(row.nodes[1]) for name in self.width_columns}}
+            for index, row in enumerate(self.rows)
+        ]
+
+    @property
+    def width_columns(self) -> tuple[str, ...]:
+        """The last columns of both tables: the bits of weights, where some layer has others than 8."""
+        return ("weight_bits",) if self.weight_bits else ()
 
     def to_dict(self) -> dict[str, object]:
         """Return everything but histograms as JSON-ready values."""

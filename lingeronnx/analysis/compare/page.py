@@ -33,6 +33,7 @@ def page(comparison: Comparison) -> str:
         "worst": [number[row.name] for row in comparison.worst],
         "findings": [finding.to_dict() for finding in comparison.findings], "options": comparison.options,
         "rows": [{**_row(row), "i": i, "cycles": _plain(comparison.cycles.get(row.nodes[1])),
+                  "wbits": comparison.weight_bits.get(row.nodes[1]),
                   "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
                  for i, row in enumerate(comparison.rows)],
     }  # fmt: skip

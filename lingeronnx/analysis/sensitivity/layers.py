@@ -26,7 +26,7 @@ from ...plan import Affine
 from ...targets import Target
 from .trial import RoundableModel, RoundedSet
 
-__all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding", "under_options"]
+__all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding", "under_options", "widths"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,17 @@ def layers(planned: Planned) -> list[RoundedOperator]:
             )
         )
     return [layer for layer in operators if layer.whole != RoundedSet()]
+
+
+def widths(planned: Planned) -> dict[str, int]:
+    """Return {operator of the user's: bits of its weights}, of those that have some; the most where they differ."""
+    found: dict[str, int] = {}
+    for node, op in planned.parts.nodes:
+        names = [ir.read_name(node, index) for index in op.parameters(node)]
+        for name in (name for name in names if name in planned.plan.tensors):
+            layer = ir.origin(node)
+            found[layer] = max(found.get(layer, 0), planned.plan.tensors[name].bits)
+    return found
 
 
 def _begins(planned: Planned) -> list[RoundedOperator]:

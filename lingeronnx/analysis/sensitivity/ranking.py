@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...files import write_text
@@ -44,7 +44,8 @@ class Sensitivity:
     (the float model's value), `quantized` (with everything rounded) and the advice. advice : the worst 1, 2, 3 ... left
     out. macs : multiply-accumulates that were run in all. whole : those of a run of the whole model for each trial.
     for_chip : whether an operator that is left out makes the graph unfit for the platform. least : the gain that an
-    advice must have, in the metric's unit. finding : what `compare` finds, where no advice has it.
+    advice must have, in the metric's unit. finding : what `compare` finds, where no advice has it. weight_bits :
+    {operator: bits of its weights}, of those that have some.
     """
 
     ranking: Sequence[Ranked]
@@ -60,6 +61,7 @@ class Sensitivity:
     notes: Sequence[str] = ()
     least: float = 0.0
     finding: str = ""
+    weight_bits: Mapping[str, int] = field(default_factory=dict)
 
     def to_list(self) -> list[list[object]]:
         """Return [[operator, kind, type, value, ...], ...], in the order of the ranking."""
@@ -88,10 +90,16 @@ class Sensitivity:
         write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
 
     def text(self, most: int | None = None) -> str:
-        """Return the ranking, its first `most` rows, and the advice, as a table and lines."""
+        """Return the ranking, its first `most` rows, and the advice, as a table and lines.
+
+        The table has the bits of weights where some operator has others than 8.
+        """
         heads = ["op_name", "sensitive_type", "op_type", *self.metrics]
         shown = self.to_list()[:most]
         rows = [[item if isinstance(item, str) else f"{item:.6g}" for item in row] for row in shown]
+        if set(self.weight_bits.values()) - {8}:
+            heads.append("weight_bits")
+            rows = [[*row, str(self.weight_bits.get(row[0], "-"))] for row in rows]
         left = len(self.ranking) - len(rows)
         more = [f"({left} more, see sensitive_ops.txt)"] if left else []
         return "\n".join([*_columns([heads, *rows], (0, 1, 2)), *more, "", *self._advice()])

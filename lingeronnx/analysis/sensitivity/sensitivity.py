@@ -30,7 +30,7 @@ from ...run.streaming import unrolled
 from ..stats.output_measures import canonical, chosen_output, unit, worse_first
 from .journal import COMMAND, Journal, Ways, hashed
 from .layer_histograms import check_matplotlib
-from .layers import RoundedOperator, given_back, layers, option, rounding, under_options
+from .layers import RoundedOperator, given_back, layers, option, rounding, under_options, widths
 from .ranking import Advice, Ranked, Sensitivity
 from .trial import RoundedSet
 from .trial_runs import TrialRuns
@@ -275,6 +275,7 @@ def _ranked(
         for_chip=target.packs,
         notes=tuple(runs.notes),
         least=question.worth(advised_by),
+        weight_bits=widths(runs.planned),
     )
     return found if found.best is not None else replace(found, finding=runs.finding)
 

@@ -46,6 +46,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
         "lingeronnx quantize model.onnx --calib calib.npz",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
+        "lingeronnx quantize model.onnx --calib calib.npz --weight-bits auto --max-flash 60000",
         "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
     ),
 )
@@ -118,10 +119,15 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     help="Find the cheapest one that gives every output so many dB at least; needs no labels.",
 )
 @click.option(
-    "--max-ms", type=float, metavar="MS", help="With one of these two and --clock: a call takes so long at most."
+    "--max-flash",
+    type=int,
+    metavar="BYTES",
+    help="With one of these two: the constants take so many bytes of the package at most. Alone, with --weight-bits "
+    "auto: the most accurate mix of widths that keeps it.",
 )
-@click.option("--budget", type=float, metavar="MINUTES", help="With one of these two: begin no attempt after that.")
-@click.option("--resume", is_flag=True, help="With one of these two: go on with the attempts in OUT_search.jsonl.")
+@click.option("--max-ms", type=float, metavar="MS", help="The same of the time of a call, with --clock.")
+@click.option("--budget", type=float, metavar="MINUTES", help="With one of these four: begin no attempt after that.")
+@click.option("--resume", is_flag=True, help="With one of these four: go on with the attempts in OUT_search.jsonl.")
 @click.option(
     "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
 )
@@ -194,11 +200,10 @@ def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
     """Whether the cheapest quantization is asked for; UsageError for options that belong to others not given."""
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
-    wishes = options["max_drop"] is not None or options["min_sqnr"] is not None
-    given = [key for key in ("resume", "budget", "max_ms") if options[key] not in (None, False)]
+    wishes = any(options[key] is not None for key in ("max_drop", "min_sqnr", "max_flash", "max_ms"))
+    given = [key for key in ("resume", "budget") if options[key] not in (None, False)]
     if not wishes and given:
-        option = given[0].replace("_", "-")
-        raise click.UsageError(f"--{option} needs --max-drop POINTS or --min-sqnr DB")
+        raise click.UsageError(f"--{given[0]} needs --max-drop POINTS, --min-sqnr DB, --max-flash BYTES or --max-ms MS")
     return wishes
 
 

@@ -149,6 +149,7 @@ def sensitivity(
                 "folder": folder,
                 "metrics": list(found.metrics),
                 "sensitive_ops": found.to_list(),
+                "weight_bits": dict(found.weight_bits),
                 "samples": found.samples,
                 "advised_by": found.advised_by,
                 "float": found.exact,

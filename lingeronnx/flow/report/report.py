@@ -122,6 +122,13 @@ class Report:
     time: CallTime = field(default_factory=CallTime)
 
     @property
+    def flash(self) -> int | None:
+        """Bytes of the constants in the packages of all parts for the chip; None where they are not known."""
+        costs = [verdict.cost for verdict in self.program.verdicts] if self.program.parts else [self.cost]
+        known = [cost.weights for cost in costs if cost is not None]
+        return sum(known) if known and len(known) == len(costs) else None
+
+    @property
     def why_not(self) -> list[str]:
         """What keeps it from being chip-ready, findings of one rule as one line; nothing where it is, or is no chip."""
         if self.chip_ready or not self.is_chip:

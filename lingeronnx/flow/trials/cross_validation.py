@@ -19,6 +19,7 @@ from ...graph import ir
 from ...plan import Plan
 from ...run.data import Progress
 from ...run.memory import bytes_per_sample, piece, release
+from ...run.runners import FloatRunner
 from ...run.session import lowered_session
 from ..lower import lower
 from ..methods.refine import Methods
@@ -61,6 +62,8 @@ class CrossValidation:
 
     def __init__(self, prepared: Prepared, planned: Planned, feeds: _Feed, count: int, wanted: Sequence[str]) -> None:
         self._prepared, self._wanted = prepared, wanted
+        outputs = {str(value.name) for value in prepared.original.graph.outputs}  # that is all `source` yields
+        self._source = prepared.source if outputs >= {*wanted} else FloatRunner(prepared.original, wanted)
         part = np.arange(count) % _PERIOD * _PARTS // _PERIOD
         self._parts = [
             tuple({n: a[of] if len(a) == count else a for n, a in feeds.items()} for of in (part != k, part == k))
@@ -147,8 +150,7 @@ class CrossValidation:
         """Return what the float model gives on the pieces of part `k`, kept where there is room."""
         if k not in self._floats:
             wants = [
-                {name: array for name, array, _ in self._prepared.source.run(part, self._wanted)}
-                for part in self._pieces(k)
+                {name: array for name, array, _ in self._source.run(part, self._wanted)} for part in self._pieces(k)
             ]
             power = [[np.square(want[n], dtype=np.float64).sum() for n in self._wanted] for want in wants]
             self._power[k] = np.sum(power, axis=0)

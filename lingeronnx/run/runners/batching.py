@@ -20,7 +20,7 @@ from simulator.native import data_address
 
 from ...graph import ir, operators
 
-__all__ = ["TOGETHER", "Batching", "abreast", "apart", "batching", "filled", "flat", "placed"]
+__all__ = ["TOGETHER", "Batching", "abreast", "apart", "batching", "copies", "filled", "flat", "placed", "repeated"]
 
 #: Samples that one call of `abreast` computes, each by itself.
 TOGETHER = 16
@@ -32,12 +32,16 @@ _MOST_NODES = 16  # that `abreast` repeats
 _MOST_NUMBERS = 1 << 15  # of a sample: beyond, a call costs nothing beside the computing
 _SMALL = 256  # numbers of a sample of which a vector of samples takes no longer than a few more calls
 
+_FREE = 1024  # further numbers of a sample that take no longer than nodes of its own
+
 #: Of one number each, or of several at one place.
 _NUMBERS = operators.ONE_TENSOR | operators.BROADCAST
 #: The same for any batch: each number is rounded once or moved, each row computed by itself.
 _STEADY = operators.EXACT | operators.MOVES | operators.ROWS
 #: What keeps all its numbers: a multiple of a vector stays one, and each sample begins on a line as the first one does.
 _KEEPING = operators.WHOLE | operators.ROWS | operators.NORMS | _NUMBERS
+#: Of these a sample alone, whose end fills no vector, has the same bits as one of a multiple.
+_KEEPING_BITS = operators.WHOLE | operators.ROWS | operators.NORMS | (_NUMBERS & operators.EXACT)
 
 
 class Batching(Enum):
@@ -46,6 +50,7 @@ class Batching(Enum):
     AS_THEY_COME = "the same for any batch"
     FLAT = "as one line of numbers, filled to whole vectors"
     FILLED = "with others, to whole vectors of samples"
+    REPEATED = "each as often as fills whole vectors, so that it begins on a line"
     ABREAST = "each in its own place, several in a call"
     ALONE = "one by one, each in its own place"
 
@@ -58,15 +63,22 @@ def batching(nodes: Sequence[ir.Node], constants: Collection[onnx.TensorProto], 
     sizes = [math.prod(spec.shape) for spec in specs]
     if kinds <= _KEEPING and all(size % _VECTOR == 0 for size in sizes):
         return Batching.AS_THEY_COME
-    repeated = _repeatable(nodes, specs)
+    several = _repeatable(nodes, specs)
+    if several and kinds <= _KEEPING_BITS and (copies(specs) - 1) * max(sizes) <= _FREE:
+        return Batching.REPEATED
     if not kinds <= _STEADY | _NUMBERS:
-        return Batching.ABREAST if repeated else Batching.ALONE
+        return Batching.ABREAST if several else Batching.ALONE
     plain = all(len(tensor.dims) < 2 and math.prod(tensor.dims) == 1 for tensor in constants)
     if kinds <= _NUMBERS and plain and len({spec.shape for spec in specs}) == 1:
         return Batching.FLAT
     if sum(sizes) <= _SMALL:
         return Batching.FILLED
-    return Batching.ABREAST if repeated else Batching.ALONE
+    return Batching.ABREAST if several else Batching.ALONE
+
+
+def copies(specs: Sequence[Spec]) -> int:
+    """Return how often a sample must follow itself until whole vectors are full, in every tensor of `specs`."""
+    return max((_VECTOR // math.gcd(math.prod(spec.shape), _VECTOR) for spec in specs), default=1)
 
 
 def _repeatable(nodes: Sequence[ir.Node], specs: Sequence[Spec]) -> bool:
@@ -116,6 +128,15 @@ def filled(array: np.ndarray) -> np.ndarray:
 def flat(array: np.ndarray) -> np.ndarray:
     """Return all numbers of an array in one line, the last repeated to whole vectors."""
     return filled(array.reshape(-1))
+
+
+def repeated(array: np.ndarray, times: int) -> np.ndarray:
+    """Return a batch with each sample `times` times in turn, the first one where a tensor of its own would begin."""
+    memory = np.empty(array.nbytes * times + _LINE, np.uint8)
+    start = -data_address(memory) % _LINE
+    samples = memory[start : start + array.nbytes * times].view(array.dtype).reshape(len(array), times, -1)
+    samples[...] = array.reshape(len(array), 1, -1)
+    return samples.reshape(len(array) * times, *array.shape[1:])
 
 
 def placed(array: np.ndarray) -> np.ndarray:

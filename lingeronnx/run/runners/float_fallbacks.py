@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ from simulator.kernel import PlainKernel, Spec
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from .batching import TOGETHER, Batching, abreast, apart, batching, filled, flat, placed
+from .batching import TOGETHER, Batching, abreast, apart, batching, copies, filled, flat, placed, repeated
 from .refusal import reason
 from .sessions import ort_session
 
@@ -142,7 +142,7 @@ class FloatFallback(PlainKernel):
         #: The nodes as a model of their own.
         self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
         self._nodes = tuple(nodes)
-        self._batching = Batching.ALONE
+        self._batching, self._times = Batching.ALONE, 1
         self._session: OrtSession | None = None
         self._abreast: OrtSession | None = None
         self._mixes: bool | None = None
@@ -171,7 +171,18 @@ class FloatFallback(PlainKernel):
 
     def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
-        return self._run(arrays)
+        return self._tensors(self._run(arrays))
+
+    def _tensors(self, results: Sequence[Any]) -> list[np.ndarray]:
+        """Return `results`; ModelError where one is a sequence, an optional without a value or a sparse tensor."""
+        for name, result in zip(self.outputs, results, strict=True):
+            if not isinstance(result, np.ndarray):
+                kind = "sequence" if isinstance(result, list) else type(result).__name__
+                raise ModelError(
+                    f"float node {self.names[0]}: '{name}' is a {kind}; float nodes beside integers hand on tensors "
+                    "only: put what takes it apart, such as SequenceAt, right behind what makes it"
+                )
+        return list(results)
 
     def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
@@ -210,6 +221,11 @@ class FloatFallback(PlainKernel):
         if how is Batching.FLAT:
             shape = arrays[0].shape
             return tuple(r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flat(a) for a in arrays]))
+        if how is Batching.REPEATED:
+            if not self._mixed(arrays):
+                results = self._run([repeated(a, self._times) for a in arrays])
+                return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
+            how = Batching.ABREAST
         if how is Batching.ABREAST and count >= _WORTH:
             runs = [self._run([_sixteen(a, at) for a in arrays], True) for at in range(0, count, TOGETHER)]
             return tuple(np.concatenate(column)[:count] for column in zip(*runs, strict=True))
@@ -228,15 +244,18 @@ class FloatFallback(PlainKernel):
         try:
             results = self._run([np.zeros(spec.shape, spec.dtype) for spec in specs])
         except ModelError as error:
-            numbers = [name for name, spec in zip(self.inputs, specs, strict=True) if spec.dtype.kind in "iu"]
+            whole = [spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4 for spec in specs]  # such as a shape has
+            numbers = [name for name, is_whole in zip(self.inputs, whole, strict=True) if is_whole]
             if not numbers:
                 raise
             raise ModelError(
                 f"float node {self.names[0]}: its sizes depend on the values of {', '.join(numbers)}; where that is a "
                 "setting, fix it with --fix NAME=VALUE"
             ) from error
+        self._tensors(results)
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
+        self._times = copies((*specs, *self._specs))
         self._batching = batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
         return self._specs
 

@@ -54,3 +54,11 @@ def test_a_short_text_says_how_many_are_left_out():
     lines = ranking().text(1).splitlines()
     assert lines[1].split() == ["conv", "both", "Conv", "0.5", "inf"]
     assert lines[2] == "(1 more, see sensitive_ops.txt)"
+
+
+def test_widths_of_weights_have_a_column_where_one_is_not_8():
+    """Of the table for readers only: the rows of the JSON keep their places."""
+    same, mixed = ranking(weight_bits={"conv": 8}), ranking(weight_bits={"conv": 4})
+    assert same.text() == ranking().text()
+    assert [line.split()[-1] for line in mixed.text().splitlines()[:3]] == ["weight_bits", "4", "-"]
+    assert mixed.to_list() == same.to_list()

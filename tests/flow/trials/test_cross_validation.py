@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from lingeronnx import api
 from lingeronnx.flow import Methods, plan_for, prepare
 from lingeronnx.flow.trials.cross_validation import CrossValidation
+from lingeronnx.flow.trials.evidence import measured_tensors
 from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
+from lingeronnx.run.runners import FloatRunner
 from tests import nets
 from tests.examples import examples
 
@@ -119,3 +121,20 @@ def test_the_search_and_quantize_give_the_same_best():
     assert result.report.search["options"] == ["--effort best"]
     assert ir.to_bytes(result.graph) == ir.to_bytes(alone.graph)
     assert [n for n in result.report.notes if "effort" in n] == [n for n in alone.report.notes if "effort" in n]
+
+
+def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
+    """The host's Softmax is no evidence: trials compare its input, which is no output of the user's model."""
+    net = nets.Net(2, 5, 5, seed=8)
+    f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
+    graph = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y"))
+    feed = nets.samples(graph, 32)
+    prepared = prepare(graph, feed, None, {"platform": "generic"}, hold=False)
+    planned = plan_for(prepared)
+    assert measured_tensors(planned) == ["z"]
+    trial = CrossValidation(prepared, planned, feed, 32, ["z"]).start(planned, Methods())
+    without = ir.from_proto(net.proto("z"))
+    power = [np.square(array, dtype=np.float64).sum() for _, array, _ in FloatRunner(without, ["z"]).run(feed)]
+    assert 0 < sum(errors.sum() for errors in trial.errors) < 0.01 * sum(power)
+    best = api.quantize(graph, feed, platform="generic", effort="best")
+    assert any(note.startswith("effort best: ") for note in best.report.notes)

@@ -1,0 +1,100 @@
+"""The speed of this checkout against that of an older one: the simulator and `quantize`, by user time.
+
+    git worktree add ../older COMMIT
+    python -m benchmarks.reliability.two_versions ../older MODEL.onnx ...
+
+Processes of the two take turns. Each quantizes every model on made-up data (effort fast), which is timed, and runs the
+integer graph on one thread. The first process of each compiles, and does not count. Prints the median over the turns of
+the ratios of user time, with the least and the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+_SAMPLES = 4
+_SECONDS = 0.2  # of runs that are timed together
+_TIMES = 5
+
+
+def user() -> float:
+    """Return the user time of this process, in seconds."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
+
+
+def measured(model: str, platform: str) -> dict[str, float]:
+    """Return the user seconds of `quantize`, and of a run of the simulator on `_SAMPLES` samples."""
+    import lingeronnx as lo
+
+    start = user()
+    graph = lo.quantize(model, platform=platform, effort="fast").graph
+    seconds = {"quantize": user() - start}
+    session, rng = lo.Session(graph), np.random.default_rng(0)
+    feed = {}
+    for given in session.get_inputs():
+        shape = [_SAMPLES if axis == 0 or not size else int(size) for axis, size in enumerate(given.shape)]
+        feed[given.name] = rng.standard_normal(shape).astype(np.float32)
+    session.run(None, feed)
+    start = user()
+    session.run(None, feed)
+    count = max(1, round(_SECONDS / max(user() - start, 1e-3)))
+    turns = []
+    for _ in range(_TIMES):
+        start = user()
+        for _ in range(count):
+            session.run(None, feed)
+        turns.append((user() - start) / count)
+    return {**seconds, "simulate": statistics.median(turns)}
+
+
+def process(checkout: Path, models: list[str], platform: str) -> dict[str, dict[str, float]]:
+    """Return what `measured` says of each model in a process that runs the sources of `checkout`."""
+    variables = {**os.environ, "PYTHONPATH": str(checkout), "LINGERONNX_THREADS": "1"}
+    words = [sys.executable, str(Path(__file__).resolve()), "--here", "--platform", platform, *models]
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, cwd=checkout)
+    if done.returncode:
+        raise SystemExit(f"{checkout}: {done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", help="the older checkout, and models")
+    parser.add_argument("--platform", default="venus")
+    parser.add_argument("-n", type=int, default=5, help="turns")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # a process of one checkout
+    asked = parser.parse_args()
+    if asked.here:
+        print(json.dumps({model: measured(model, asked.platform) for model in asked.paths}))
+        return
+    older, models = Path(asked.paths[0]).resolve(), [str(Path(path).resolve()) for path in asked.paths[1:]]
+    checkouts = (older, Path(__file__).resolve().parents[2])
+    for checkout in checkouts:
+        process(checkout, models, asked.platform)
+    turns = []
+    for turn in range(asked.n):
+        order = checkouts if turn % 2 else checkouts[::-1]
+        found = {checkout: process(checkout, models, asked.platform) for checkout in order}
+        turns.append([found[checkout] for checkout in checkouts])
+        print(f"turn {turn + 1}, {time.strftime('%X')}", file=sys.stderr, flush=True)
+    print("| model | what | older, s | times | least to largest |\n|---|---|---:|---:|---|")
+    for model in models:
+        for what in ("simulate", "quantize"):
+            before, ratios = zip(*((o[model][what], n[model][what] / o[model][what]) for o, n in turns), strict=True)
+            shown = f"{statistics.median(before):.4f} | {statistics.median(ratios):.3f}"
+            print(f"| {Path(model).stem} | {what} | {shown} | {min(ratios):.3f} to {max(ratios):.3f} |")
+
+
+if __name__ == "__main__":
+    main()

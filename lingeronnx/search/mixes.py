@@ -1,0 +1,74 @@
+"""Mixes of narrow and wide weights within limits: the layers that get wide weights, for the least error at the outputs.
+
+Both ends are tried, all layers narrow and all wide. Between them what a mix costs is taken to lie on a straight line
+over the bytes that wide weights add, from the largest mix that is known to keep the limits to the smallest that is
+known to break them. That gives the bytes for the next mix, and its measured cost the next line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from .ladder import NarrowLayer
+
+__all__ = ["MOST_MIXES", "chosen_layers", "mixes_within"]
+
+#: Mixes that are tried between the two ends.
+MOST_MIXES = 6
+
+
+def chosen_layers(layers: Sequence[NarrowLayer], room: float) -> tuple[NarrowLayer, ...]:
+    """Return the layers to widen in `room` bytes: of two greedy choices the one that gains more.
+
+    The first takes layers by their gain for each byte, the second by their gain, whatever still fits. The better of the
+    two has at least half of the gain that is possible (knapsack problem).
+    """
+    orders: tuple[Callable[[NarrowLayer], float], ...] = (lambda each: each.gain / each.bytes, lambda each: each.gain)
+    choices = []
+    for key in orders:
+        left, chosen = room, []
+        for layer in sorted(layers, key=key, reverse=True):
+            if layer.bytes <= left:
+                chosen.append(layer)
+                left -= layer.bytes
+        choices.append(tuple(chosen))
+    return max(choices, key=lambda chosen: sum(max(layer.gain, 0.0) for layer in chosen))
+
+
+def mixes_within(layers: Sequence[NarrowLayer], tried: Callable[[Sequence[NarrowLayer]], Sequence[float]]) -> bool:
+    """Try mixes up to the limits; return whether one keeps them. Which of them is best the caller sees.
+
+    tried : takes the layers that get wide weights and returns, for each limit, which share of it the mix takes; 1 is
+    all of it, infinity what nobody knows.
+    """
+    narrow, wide = (0.0, tried(())), (sum(layer.bytes for layer in layers), tried(layers))
+    if not _keeps(narrow[1]) or _keeps(wide[1]):
+        return _keeps(narrow[1]) or _keeps(wide[1])
+    known: set[frozenset[str]] = set()
+    for _ in range(MOST_MIXES):
+        mix = chosen_layers(layers, _room(narrow, wide))
+        names = frozenset(layer.selector for layer in mix)
+        if not names or names in known:
+            break
+        known.add(names)
+        made = (sum(layer.bytes for layer in mix), tried(mix))
+        narrow, wide = (max(narrow, made), wide) if _keeps(made[1]) else (narrow, made)
+    return True
+
+
+def _keeps(shares: Sequence[float]) -> bool:
+    return max(shares) <= 1
+
+
+def _room(narrow: tuple[float, Sequence[float]], wide: tuple[float, Sequence[float]]) -> float:
+    """Return the bytes at which the first limit is met on the line between two mixes, of which one breaks a limit.
+
+    Half of the way where the cost of the other is not known.
+    """
+    ways = [
+        (1 - low) / (high - low) if math.isfinite(high) else 0.5
+        for low, high in zip(narrow[1], wide[1], strict=True)
+        if high > 1
+    ]
+    return narrow[0] + min(ways) * (wide[0] - narrow[0])
