@@ -195,7 +195,7 @@ def _accuracy_text(a: Mapping[str, Any]) -> str:
 
 def _search_table(console: Console, search: Mapping[str, Any]) -> None:
     """Print the attempts of a search, the chosen one marked, its widths, and why it ended."""
-    from ..search.page import weights_text
+    from ..search.page import missing_text, weights_text
 
     unit = search["unit"]
     known = [key for key in ("flash", "cycles") if any(trial[key] is not None for trial in search["trials"])]
@@ -204,7 +204,7 @@ def _search_table(console: Console, search: Mapping[str, Any]) -> None:
             "*" if trial["chosen"] else "",
             trial["what"],
             trial["why"] if trial["value"] is None else number_text(trial["value"], unit),
-            "" if trial["value"] is None else "met" if trial["met"] else number_text(trial["missing"], points(unit)),
+            "" if trial["value"] is None else missing_text(trial, number_text(trial["missing"], points(unit))),
             "" if trial["bytes"] is None else f"{trial['bytes']:,}",
             "" if trial["work"] is None else f"{trial['work']:.2f}",
             *("" if trial[key] is None else f"{trial[key]:,.0f}" for key in known),

@@ -54,7 +54,9 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) ->
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+                held = np.asarray(array)
+                held = held.astype(np.str_) if held.dtype.hasobject else held  # text, as onnxruntime hands it over
+                np.lib.format.write_array(entry, held, allow_pickle=False)
 
 
 class Folder:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..files import write_text
 
-__all__ = ["picture", "weights_text", "write_page"]
+__all__ = ["missing_text", "picture", "weights_text", "write_page"]
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
@@ -23,6 +23,11 @@ th, td { text-align: right; padding: 4px 9px; border-bottom: 1px solid #e3e2de; 
 td.t, th.t { text-align: left; overflow-wrap: anywhere; } tr.chosen { background: #fff1d6; }
 code { font: 12px/1.5 ui-monospace, Menlo, monospace; } .bad { color: #c62f2f; } svg { max-width: 100%; height: auto; }
 """
+
+
+def missing_text(trial: Mapping[str, Any], amount: str) -> str:
+    """Return what a measured attempt lacks: nothing, accuracy by `amount`, or that it breaks a limit."""
+    return "met" if trial["met"] else amount if trial["missing"] > 0 else "over the limit"
 
 
 def weights_text(bits: Mapping[str, int]) -> str:
@@ -86,7 +91,7 @@ def _row(trial: Mapping[str, Any]) -> str:
     macs = "<br>".join(f"{width}: {count:,}" for width, count in (trial["macs"] or {}).items())
     numbers = [
         html.escape(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
-        "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
+        "" if trial["missing"] is None else missing_text(trial, f"{trial['missing']:.4g}"),
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
         "" if trial.get("flash") is None else f"{trial['flash']:,}",
         "" if trial["work"] is None else f"{trial['work']:.3f}",

@@ -20,6 +20,7 @@ def test_the_command_says_widths_flash_and_time(here):
     shown = here.good(*words, "--max-flash", str(least))
     assert "Attempts: " in shown
     assert "bytes of flash at most" in shown
+    assert "over the limit" in shown
     assert re.search(r"^ +weights +bits: 4 in 2 of 2 layers$", shown, re.MULTILINE)
     page = (here.folder / "tiny_quant_search.html").read_text()
     assert "Bits of weights: 4 in 2 of 2 layers" in page

@@ -96,6 +96,22 @@ def _behind(kind, outputs=1, **attributes):
     return change
 
 
+def _ends_in(kind, of, **attributes):
+    """Let the output of the graph be what a further node makes of it: `of` is the type."""
+
+    def change(model):
+        new = helper.make_node(kind, [model.graph.output[0].name], ["last"], name="Last", **attributes)
+        model.graph.node.append(new)
+        del model.graph.output[:]
+        model.graph.output.append(onnx.ValueInfoProto(name="last", type=of))
+
+    return change
+
+
+_TEXT = _ends_in("Cast", helper.make_tensor_type_proto(onnx.TensorProto.STRING, None), to=onnx.TensorProto.STRING)
+_SEQUENCE = _ends_in("SequenceConstruct", helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None)))
+
+
 def _with(name, content, *call):
     return _float(None, ("quantize", "m.onnx", *_QUICK, *call), **{name: content})
 
@@ -176,6 +192,17 @@ LISTED = {
     "NonZero in the API": _float(_behind("NonZero"), ("api", "quantize", "venus")),
     "a ModelProto": _float(None, ("api", "proto", "venus")),
     "an integer ModelProto": _integer(None, ("api", "proto", "venus")),
+    # outputs that are no numbers
+    **{f"{what} as an output, {call[0]}": make(change, call)
+       for what, change in (("text", _TEXT), ("a sequence", _SEQUENCE))
+       for make, call in ((_float, ("quantize", "m.onnx", *_QUICK)),
+                          (_float, ("simulate", "m.onnx", "--input", "d.npz", "-o", "o.npz")),
+                          (_float, ("badcase", "m.onnx", "m.onnx", "--data", "d.npz")),
+                          (_float, ("compare", "m.onnx", "f.onnx", "--data", "d.npz", "-o", "c")))},
+    **{f"{what} as an output behind integers, {call[0]}": _integer(change, call)
+       for what, change in (("text", _TEXT), ("a sequence", _SEQUENCE))
+       for call in (("simulate", "m.onnx", "--input", "d.npz"), ("profile", "m.onnx", "--data", "d.npz", "-o", "p"),
+                    ("deploy", "m.onnx", "--input", "d.npz", "-o", "out"))},
     # text files
     "YAML of brackets": _with("q__yaml", b"[" * 5000, "--config", "q.yaml"),
     "YAML with inf": _with("q__yaml", b"memory: .inf", "--config", "q.yaml"),
@@ -209,6 +236,7 @@ LISTED = {
     "--min-sqnr nan": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "nan"),
     "--budget nan": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--budget", "nan"),
     "--max-drop inf": _words("quantize", "m.onnx", *_QUICK, "--max-drop", "inf", "--eval", "d.npz"),
+    "--max-flash 10^30": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--max-flash", "1" + "0" * 30),
     "--memory inf": _words("quantize", "m.onnx", *_QUICK, "--memory", "inf"),
     "--memory nan": _words("quantize", "m.onnx", *_QUICK, "--memory", "nan"),
     "--memory 1e-9": _words("quantize", "m.onnx", *_QUICK, "--memory", "1e-9"),

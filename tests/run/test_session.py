@@ -299,7 +299,18 @@ def test_a_sequence_between_integers_is_one_line():
     pool = next(node for node in model.graph.node if node.op_type == "MaxPool")
     pool.op_type = "SequenceConstruct"
     del pool.attribute[:]
-    with pytest.raises(ModelError, match=f"float node {pool.name}: '{pool.output[0]}' is a sequence; .* tensors only"):
+    with pytest.raises(
+        ModelError, match=f"float node {pool.name}: '{pool.output[0]}' is a sequence; .* tensors of numbers only"
+    ):
+        Session(ir.from_proto(model)).run(None, nets.samples(nets.plain(), 2))
+
+
+def test_text_behind_integers_is_one_line():
+    """Labels as text are the program's: no batch of them can be compared or joined to the last bit."""
+    model = ir.to_proto(nets.quantized(nets.plain()).graph)
+    model.graph.node.append(onnx.helper.make_node("Cast", ["y"], ["label"], name="Label", to=onnx.TensorProto.STRING))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("label", onnx.TensorProto.STRING, None))
+    with pytest.raises(ModelError, match=r"float node \w+: 'label' is text; .* tensors of numbers only"):
         Session(ir.from_proto(model)).run(None, nets.samples(nets.plain(), 2))
 
 

@@ -169,6 +169,17 @@ def test_time_is_a_wish_beside_accuracy():
     assert "the wish is not met" in result.report.warnings[0]
 
 
+def test_flash_is_a_limit_beside_accuracy():
+    """The package's constants as they are, and one byte less, which nothing more accurate takes."""
+    base = base_of(nets.plain(), platform="arcs")
+    flash = base.result.report.cost.weights
+    _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash))
+    assert (found.stopped, found.chosen.cost.flash) == ("met", flash)
+    assert found.goal.text == f"every output at -50 dB at least, {flash:,} bytes of flash at most"
+    _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash - 1))
+    assert found.stopped == f"accurate enough, but {flash:,} bytes of flash; take a smaller model"
+
+
 def test_a_wish_for_time_lets_time_decide():
     made = api.quantize(nets.plain(), nets.samples(nets.plain()), platform="arcs", min_sqnr=-50.0, max_ms=50, clock=100)
     assert made.graph.metadata_props["lingeronnx.objective"] == "time"

@@ -155,6 +155,8 @@ def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.n
         if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
             raise ConfigError(f"the second model has no output '{name}'{nearest(name, known)}")
         ((_, array, q),) = session.tensors(feeds, [name])
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise ConfigError(f"output '{name}' holds no numbers that could be compared; name another one")
         return array if q is None else q.real(array).astype(np.float32)
     for user, array, q in side.run(feeds):
         if user == name:

@@ -84,9 +84,10 @@ class FloatSource:
         return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch."""
+        """Yield every tensor of a batch; what is none, such as a sequence, is compared with nothing."""
         for name, array, _ in self.session.tensors(feeds):
-            yield name, array, None
+            if isinstance(array, np.ndarray):
+                yield name, array, None
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""

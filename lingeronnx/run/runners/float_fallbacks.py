@@ -174,14 +174,15 @@ class FloatFallback(PlainKernel):
         return self._tensors(self._run(arrays))
 
     def _tensors(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """Return `results`; ModelError where one is a sequence, an optional without a value or a sparse tensor."""
+        """Return `results`; ModelError where one is text, a sequence, or nothing at all."""
         for name, result in zip(self.outputs, results, strict=True):
-            if not isinstance(result, np.ndarray):
-                kind = "sequence" if isinstance(result, list) else type(result).__name__
-                raise ModelError(
-                    f"float node {self.names[0]}: '{name}' is a {kind}; float nodes beside integers hand on tensors "
-                    "only: put what takes it apart, such as SequenceAt, right behind what makes it"
-                )
+            if isinstance(result, np.ndarray) and not result.dtype.hasobject:
+                continue
+            kind = {np.ndarray: "text", list: "a sequence"}.get(type(result), f"a {type(result).__name__}")
+            raise ModelError(
+                f"float node {self.names[0]}: '{name}' is {kind}; float nodes beside integers hand on tensors of "
+                "numbers only: leave it to the program around the model, or take a sequence apart where it is made"
+            )
         return list(results)
 
     def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
