@@ -3,13 +3,13 @@
     python benchmarks/cycles_saved.py [--platform arcs] [--sets own shared real] [--only GLOB ...] [--log F] [--write]
 
 Each model is quantized with little effort on a few samples: scales hardly matter for time. Before: the form that the
-packer wants, under the first arguments that are right. Default: the same form under the arguments that are written.
-Time: what is written with --objective time. All are compared at the upper end of the range, unpriced work at its bound;
-of a model in parts all parts for the chip that run there together. Outputs of both forms of these are compared on
-random inputs; a part that the simulator refuses is left out, with a line. The bound is one cycle for 64
-multiply-accumulates, and used says how near to it the time afterwards comes. --write puts the table into
-docs/latency.md; with --log, models that the file holds are not run again. Ends with 1 where a model becomes slower, an
-output differs, or more bytes have no price.
+packer wants, under the first arguments that are right. Plain: the same form under the arguments that are written.
+Default: what is written when nothing is asked for. Time: what is written with --objective time. All are compared at the
+upper end of the range, unpriced work at its bound; of a model in parts all parts for the chip that run there together.
+Outputs of all forms of these are compared on random inputs; a part that the simulator refuses is left out, with a line.
+The bound is one cycle for 64 multiply-accumulates, and used says how near to it the time afterwards comes. --write puts
+the table into docs/latency.md; with --log, models that the file holds are not run again. Ends with 1 where a model
+becomes slower, an output differs, or more bytes have no price.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import fnmatch
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +44,23 @@ _PRODUCTS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmIn
 _MOST_OTHER = 0.2  # of the cycles, where the rest counts
 
 
-def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph]]:
-    """Quantize a model; return what its parts for the chip were before their forms were chosen, and after."""
-    seen: list[tuple[ir.Graph, ir.Graph]] = []
+def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph, ir.Graph]]:
+    """Quantize a model; return its parts for the chip before their forms were chosen, by default, and for time."""
+    seen: list[tuple[ir.Graph, ir.Graph, ir.Graph]] = []
     choice = stage.cheaper
 
     def recorded(graph: ir.Graph, row: Target) -> Any:
         before = ir.clone(graph)
+        default, _, _ = choice(unsaid(graph), row)
         made = choice(graph, row)
-        seen.append((before, made[0]))
+        seen.append((before, default, made[0]))
         return made
 
     stage.cheaper = recorded
     try:
         calib, _ = entry.data(4)
         result = lo.quantize(entry.model, calib, platform=target, effort="fast", objective="time", **entry.settings)
-        single = [pair for pair in seen if _names(pair[1]) == _names(result.graph)]
+        single = [forms for forms in seen if _names(forms[-1]) == _names(result.graph)]
         if single:
             return single[-1:]
         seen.clear()
@@ -72,8 +74,8 @@ def _names(graph: ir.Graph) -> list[str]:
     return [str(node.name) for node in graph.graph]
 
 
-def plain(graph: ir.Graph) -> ir.Graph:
-    """Return the graph as it is written without an objective."""
+def unsaid(graph: ir.Graph) -> ir.Graph:
+    """Return a copy of the graph that says nothing of what decides."""
     graph = ir.clone(graph)
     graph.metadata_props.pop(OBJECTIVE, None)
     return graph
@@ -86,9 +88,9 @@ def judged(graph: ir.Graph, target: Target, first: bool = False) -> Judged | Non
     return said if said.chip_ready and said.weighed is not None else None
 
 
-def same(before: ir.Graph, after: ir.Graph) -> bool:
-    """Whether two graphs give the same outputs on random inputs."""
-    sessions = [lo.Session(graph) for graph in (before, after)]
+def same(graphs: Sequence[ir.Graph]) -> bool:
+    """Whether graphs give the same outputs on random inputs."""
+    sessions = [lo.Session(graph) for graph in graphs]
     rng = np.random.default_rng(0)
     for gain in (0.3, 1.0, 4.0):
         feed = {}
@@ -96,34 +98,37 @@ def same(before: ir.Graph, after: ir.Graph) -> bool:
             shape = [d if isinstance(d, int) else 1 for d in value.shape]
             real = (gain * rng.standard_normal(shape)).astype(np.float32)
             feed[value.name] = real if "float" in value.type else rng.integers(-128, 128, shape).astype(np.int8)
-        one, other = (session.run(None, feed) for session in sessions)
-        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)):
-            return False
+        one, *others = (session.run(None, feed) for session in sessions)
+        for other in others:
+            if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)):
+                return False
     return True
 
 
 def measured(entry: Entry, target: Target) -> dict[str, Any]:
     """Return a model's row, or why it has none."""
     try:
-        pairs = finished(entry, target)
+        parts = finished(entry, target)
     except lo.LingerOnnxError as error:
         return {"model": entry.name, "why": str(error)[:120]}
     ready: list[list[Judged]] = []
     equal, left = [], []
-    for number, (a, b) in enumerate(pairs, start=1):
-        sides = (judged(a, target, True), judged(plain(a), target), judged(b, target))
+    for number, forms in enumerate(parts, start=1):
+        before, default, after = forms
+        sides = (*(judged(unsaid(before), target, first) for first in (True, False)),
+                 judged(default, target), judged(after, target))  # fmt: skip
         told = [said for said in sides if said is not None]
         if len(told) < len(sides):
             continue
         try:
-            equal.append(same(a, b))
+            equal.append(same(forms))
             ready.append(told)
         except lo.LingerOnnxError as error:
             left.append(f"part {number} of {entry.name} does not run in the simulator: {error}"[:200])
     if not ready:
         return {"model": entry.name, "why": next(iter(left), "nothing of it runs right on the chip")}
-    row: dict[str, Any] = {"model": entry.name, "parts": len(pairs), "ready": len(ready), "left": left}
-    for index, key in enumerate(("before", "default", "after")):
+    row: dict[str, Any] = {"model": entry.name, "parts": len(parts), "ready": len(ready), "left": left}
+    for index, key in enumerate(("before", "plain", "default", "after")):
         times = [time for told in ready if (time := told[index].weighed) is not None]
         row[key] = sum(time.high for time in times)
         row[f"{key}_open"] = sum(work.bytes for time in times for work in time.unpriced)
@@ -139,25 +144,27 @@ def table(rows: list[dict[str, Any]], platform: str) -> list[str]:
     if not rows:
         return []
     lines = [
-        "| model | before | not products | default | time | times fewer | bytes without a price | bound | used |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | before | not products | plain | default | time | times fewer | bytes without price | bound | used |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         bound = row["macs"] / 64
         name = row["model"] + ("" if row["parts"] == 1 else f" ({row['ready']} of {row['parts']} parts)")
         lines.append(
             f"| {name} | {row['before']:,.0f} | {1 - row['before_products']:.0%} | "
-            f"{row['default']:,.0f} | {row['after']:,.0f} | {row['before'] / row['after']:.2f} | "
+            f"{row['plain']:,.0f} | {row['default']:,.0f} | {row['after']:,.0f} | "
+            f"{row['before'] / row['default']:.2f} / {row['before'] / row['after']:.2f} | "
             f"{row['before_open']:,} / {row['after_open']:,} | {bound:,.0f} | {bound / row['after']:.0%} |"
         )
     ratios = {row["model"]: row["before"] / row["after"] for row in rows}
-    plainly = [row["before"] / row["default"] for row in rows]
-    other = [ratios[row["model"]] for row in rows if 1 - row["before_products"] > _MOST_OTHER]
+    plainly = {row["model"]: row["before"] / row["default"] for row in rows}
+    moving = [row["model"] for row in rows if 1 - row["before_products"] > _MOST_OTHER]
+    means = [(_mean(list(each.values())), _mean([each[name] for name in moving])) for each in (ratios, plainly)]
     told = (
-        f"Geometric means on {platform}: {_mean(list(ratios.values())):.2f} over {len(ratios)} models, "
-        f"{_mean(other):.2f} over the {len(other)} of which more than a fifth of the cycles are no products. "
-        f"Least: {min(ratios.values()):.3f}; by default {_mean(plainly):.2f} over all, least {min(plainly):.3f}. "
-        f"Outputs are the same in {sum(row['same'] for row in rows)} of {len(rows)}."
+        f"Geometric means on {platform}, by default {means[1][0]:.2f} and for time {means[0][0]:.2f} over {len(rows)} "
+        f"models; {means[1][1]:.2f} and {means[0][1]:.2f} over the {len(moving)} of which more than a fifth of the "
+        f"cycles are no products. Least: {min(plainly.values()):.3f} and {min(ratios.values()):.3f}. Outputs are the "
+        f"same in {sum(row['same'] for row in rows)} of {len(rows)}."
     )
     return [*lines, "", told]
 
@@ -201,7 +208,8 @@ def main() -> int:
     slower = [
         row
         for row in told
-        if max(row["after"], row["default"]) > row["before"] or row["after_open"] > row["before_open"]
+        if max(row[key] for key in ("plain", "default", "after")) > row["before"]
+        or max(row["default_open"], row["after_open"]) > row["before_open"]
     ]
     return int(bool(slower) or not all(row["same"] for row in told))
 

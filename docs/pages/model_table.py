@@ -27,8 +27,9 @@ _HEAD = f"""{MADE}
 Each model on each target with the defaults, as the pages of lingeronnx {lingeronnx.__version__} have it from what
 commands measured: accuracy from [promises](promises.md), which `make promises` holds, and which has further figures of
 some models; RAM, flash and external memory (psram) of the whole program, in bytes, from [programs](programs.md); cycles
-of one call, at the upper end, from [time on the chip](latency.md), known for arcs only. An empty cell was not measured.
-[Real models](real-models.md) says more of public models, [first attempts](first-attempts.md) of nets never seen before.
+of one call with `--objective plain`, at the upper end, from [time on the chip](latency.md), known for arcs only. An
+empty cell was not measured. [Real models](real-models.md) says more of public models,
+[first attempts](first-attempts.md) of nets never seen before.
 """
 
 

@@ -193,9 +193,9 @@ _QUANTIZING = (
                   help="full: every finding, node and layer, and why a simplification of the graph was not made.  "
                   "[default: short]"),
     click.option("--objective", type=click.Choice(OBJECTIVES),
-                 help="What decides between forms of the same integers. accuracy: nodes keep their forms; time: those "
-                 "that take the fewest cycles; memory: of these only what takes no more shared memory.  "
-                 "[default: accuracy]"),
+                 help="What decides between forms of the same integers. accuracy: by prices that are known, the "
+                 "fastest that run a batch at once; time: the fastest of all; memory: of these only what takes no more "
+                 "shared memory; plain: nodes keep their forms.  [default: accuracy]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),

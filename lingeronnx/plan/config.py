@@ -93,7 +93,7 @@ class QuantConfig(BaseModel):
     notes: Literal["short", "full"] = "short"
     requantize: bool | None = None
     debug_dump: str | None = None
-    objective: Literal["accuracy", "time", "memory"] = "accuracy"
+    objective: Literal["accuracy", "time", "memory", "plain"] = "accuracy"
     clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
     budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")
     timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")

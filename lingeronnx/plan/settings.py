@@ -22,7 +22,7 @@ class QuantSettings(TypedDict, total=False):
     calibrator: Literal["max", "percentile", "mse", "kl"] | None
     percentile: float | None
     effort: Literal["fast", "normal", "best"] | None
-    objective: Literal["accuracy", "time", "memory"] | None
+    objective: Literal["accuracy", "time", "memory", "plain"] | None
     fit: bool | None
     require_chip: bool | None
     parts: int | None

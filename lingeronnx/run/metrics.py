@@ -105,6 +105,9 @@ class TopK:
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
         """Take in labels [N] and scores [N, classes]; ties go to the smaller index."""
+        if not scores.ndim or scores.dtype.kind not in "iufb":
+            what = "text" if scores.dtype.kind in "OUS" else f"{scores.dtype}{list(scores.shape)}"
+            raise DataError(f"the output is {what}; top-k needs a number for each class of each sample")
         scores = scores.reshape(len(scores), -1)
         labels = _class_numbers(labels, scores.shape[1])
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]

@@ -10,14 +10,19 @@ if TYPE_CHECKING:
 
     from ..graph import ir
 
-__all__ = ["ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "TIME", "keeps_constants", "objective_of"]
+__all__ = [
+    "ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "PLAIN", "TIME", "keeps_constants", "objective_of",
+]  # fmt: skip
 
-#: accuracy : nodes keep their forms; of arguments that are right the fastest. time : also the fastest forms of the same
-#: integers, and what keeps more in shared memory. memory : the fastest forms that need no more of it.
+#: accuracy : of arguments that are right, and of forms of the same integers that keep a batch, the fastest where the
+#: chip's prices are known. time : also forms without a batch, by another chip's prices too, and what keeps more in
+#: shared memory. memory : the fastest forms that need no more of it. plain : nodes keep their forms; arguments as for
+#: accuracy.
 ACCURACY: Final = "accuracy"
 TIME: Final = "time"
 MEMORY: Final = "memory"
-OBJECTIVES = (ACCURACY, TIME, MEMORY)
+PLAIN: Final = "plain"
+OBJECTIVES = (ACCURACY, TIME, MEMORY, PLAIN)
 
 #: The metadata key; absent for accuracy.
 OBJECTIVE = "lingeronnx.objective"

@@ -4,6 +4,8 @@ import json
 import re
 from xml.etree import ElementTree
 
+import numpy as np
+import onnx
 import pytest
 
 import lingeronnx as lo
@@ -78,6 +80,38 @@ def test_the_parts_of_a_program_are_added(here):
     checked = here("check", "gap_quant.onnx")
     assert checked.exit_code == 1  # a float operator between integers
     assert "what the host computes is not in it" in checked.stdout
+
+
+def test_a_layer_in_another_form_keeps_its_name(here):
+    """By default, with the same numbers; --objective plain leaves it as it was; later commands find it."""
+    made = {}
+    for objective in ("plain", "accuracy"):
+        body = here.json(*QUANTIZE, "--objective", objective)
+        nodes = {node.name: node.op_type for node in onnx.load("tiny_quant.onnx").graph.node}
+        feed = {"x": np.load("calib.npz")["x"]}
+        made[objective] = (body, nodes["fc"], lo.Session("tiny_quant.onnx").run(None, feed))
+    plain, default = made["plain"], made["accuracy"]
+    assert (plain[1], default[1]) == ("LinearInt", "Conv2dInt")
+    assert plain[0]["cycles"] is None
+    assert default[0]["cycles"]["after"] < default[0]["cycles"]["before"]
+    assert default[0]["time"]["cycles"]["high"] < plain[0]["time"]["cycles"]["high"]
+    np.testing.assert_array_equal(default[2][0], plain[2][0])
+    assert "before / after" in here.good(*QUANTIZE)
+    here.good("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
+    assert ",fc,fc\n" in (here.folder / "compared" / "compare_per_layer_out.csv").read_text()
+
+
+def test_parts_whose_forms_stay_count_with_their_time(here):
+    """A form is chosen behind the float operator alone: before and after are still those of both parts."""
+    between = GAP.replace("float[N, 2, 4, 4] y", "float[N, 3] y").replace(
+        "y = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(e, w, b)",
+        "p = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(e) f = Flatten(p) y = Gemm<transB=1>(f, v, d)",
+    )
+    write_model(here.folder / "gap.onnx", between)
+    body = here.json("quantize", "gap.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    assert len(body["chip_parts"]) == 2
+    assert body["cycles"]["after"] == pytest.approx(body["time"]["cycles"]["high"], abs=2)
+    assert body["cycles"]["before"] > body["cycles"]["after"]
 
 
 def test_the_readme_of_a_deployed_folder_has_the_time(here):

@@ -126,7 +126,7 @@ def test_copies_have_the_scale_of_what_is_copied(target, seed):
     nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     total = net.node("Add", a, net.node("Resize", b, "", twice, **nearest))
     model = net.graph(net.conv(total, (4, 8, 1, 1), out="y"))
-    result = quantize(model, nets.samples(model, 4), platform=target.name, effort="fast")
+    result = quantize(model, nets.samples(model, 4), platform=target.name, effort="fast", objective="plain")
     joins = [node for node in result.graph.graph if node.op_type == "iqCat"]
     assert joins
     for node in joins:

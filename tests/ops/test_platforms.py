@@ -24,9 +24,9 @@ CHIPS = [target for target in PLATFORMS if target.packs]
 
 
 def lowered(case, row, **settings):
-    """Return the result of quantizing a net of test_breadth for `row`."""
+    """Return the result of quantizing a net of test_breadth for `row`, in the forms that lowering gives."""
     model = CASES[case][0]()
-    return quantize(model, samples(model), platform=row, **settings)
+    return quantize(model, samples(model), platform=row, objective="plain", **settings)
 
 
 def without(row, operator):

@@ -58,11 +58,11 @@ def describe(
         program, cut = program_of(graph, target, renamed)
         formed = [done for part in cut for done in part.formed]
     made = [part.graph for part in cut if part.chip] if cut else [graph]
-    saved = TimeSaved.total(s for g in made if (s := TimeSaved.noted(g.metadata_props, target.name)) is not None)
     words = "" if packed is None else packed.line
     file = Path(f"{prepared.stem}.onnx")
     work = _work(parts)
     pieces = program.verdicts if program.parts else () if verdict is None else (verdict,)
+    saved = _saved(made, pieces, target.name)
     time = prepared.conf.time.told(target, pieces, host=bool(fallbacks or host))
     return Report(
         platform=target.name,
@@ -95,6 +95,19 @@ def describe(
         taken=planned.taken,
         refused=planned.refused,
     )
+
+
+def _saved(made: Sequence[ir.Graph], verdicts: Sequence[Verdict], platform: str) -> TimeSaved | None:
+    """Return what other forms of graphs save, with the time of those that kept theirs; None where all did.
+
+    verdicts : on these graphs. platform : the chip.
+    """
+    noted = [TimeSaved.noted(graph.metadata_props, platform) for graph in made]
+    if not any(noted):
+        return None
+    highs = [round(verdict.time.high) if verdict.time else 0 for verdict in verdicts]
+    kept = [TimeSaved(high, high, platform) for saved, high in zip(noted, highs, strict=False) if saved is None]
+    return TimeSaved.total([*(saved for saved in noted if saved is not None), *kept])
 
 
 def _believed(verdict: Verdict | None) -> list[str]:

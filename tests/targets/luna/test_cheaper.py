@@ -19,6 +19,8 @@ from lingeronnx.targets.luna.finish.cheaper.costs import Costs
 from lingeronnx.targets.luna.finish.cheaper.layers import factor_depthwise, row_pointwise
 from lingeronnx.targets.luna.finish.cheaper.moves import join_turned, part_turned, part_whole, transposed
 from lingeronnx.targets.luna.finish.cheaper.sheet import Sheet
+from lingeronnx.targets.luna.packer.arguments import choice as arguments
+from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.prices import ARCS
 from lingeronnx.targets.objective import OBJECTIVE, PARTS, keeps_constants, objective_of
 from tests.examples import examples
@@ -377,9 +379,53 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
     assert kinds(graph) == kinds(ir.from_proto(model))
 
 
-def test_nodes_keep_their_forms_where_accuracy_is_the_objective():
+@pytest.mark.parametrize("objective", ["plain", "accuracy"])
+def test_forms_without_a_batch_are_taken_for_time_alone(objective):
     model = detector("arcs")
-    model.metadata_props[0].value = "accuracy"
+    model.metadata_props[0].value = objective
+    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
+
+
+def scaled(platform="arcs"):
+    """Return a net of factors of channels, a form of which keeps a batch; nothing is said of what decides."""
+    net = IntNet(platform, (1, 24, 6, 5))
+    return model_of(net, net.batch_norm(net.conv("xq", 24, 1, "a"), "y"))
+
+
+@pytest.mark.parametrize(("objective", "taken"), [(None, True), ("accuracy", True), ("memory", True), ("plain", False)])
+def test_forms_that_keep_a_batch_are_the_default(objective, taken):
+    """What computes over samples at once still does so, and the packer promises it."""
+    graph = ir.from_proto(scaled())
+    if objective is not None:
+        graph.metadata_props[OBJECTIVE] = objective
+    made, done, saved = cheaper(graph, by_name("arcs"))
+    assert [fitted.node for fitted in done] == ["y"] * taken
+    assert "BatchNorm2dInt" in kinds(graph)
+    if not taken:
+        assert (made, saved) == (graph, None)
+        return
+    assert saved.before > 2 * saved.after
+    assert_same(scaled(), made)
+    assert IntRunner(made).per_sample
+    assert judge(ir.to_proto(made), "arcs", list(by_name("arcs").verdict(made).words)).right
+
+
+@pytest.mark.parametrize("platform", ["venus", "venusA"])
+def test_another_chips_prices_do_not_decide_by_default(platform):
+    graph = ir.from_proto(scaled(platform))
+    assert cheaper(graph, by_name(platform)) == (graph, [], None)
+    graph.metadata_props[OBJECTIVE] = "time"
+    made, _, saved = cheaper(graph, by_name(platform))
+    assert "BatchNorm2dInt" not in kinds(made)
+    assert saved.assumed
+
+
+def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
+    """A small product beside a large convolution: its form saves next to nothing, and the packer is not asked."""
+    net = IntNet("arcs", (1, 32, 40, 40))
+    model = model_of(net, net.conv("xq", 64, 3, "y"), net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"))
+    monkeypatch.setattr(choice, "choose", None)
     graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
@@ -495,6 +541,20 @@ def test_constants_lie_in_shared_memory_where_that_saves_waiting():
     """By default and for time; memory leaves them outside."""
     assert decided(layers(), None).line == decided(layers(), "time").line == "-p arcs -d False -m params:share-mem"
     assert decided(layers(), "memory").line == "-p arcs -d False"
+
+
+def test_a_graph_is_not_judged_twice(monkeypatch):
+    """The answer is kept for the same graph and the same that decides."""
+    asked = []
+    monkeypatch.setattr(arguments, "make_ready", lambda *given: asked.append(given) or make_ready(*given))
+    model = layers()
+    model.graph.name = "judged_once"
+    first = arguments.choose(model, by_name("arcs"))
+    assert arguments.choose(model, by_name("arcs")) is first
+    assert len(asked) == 1
+    model.metadata_props.add(key=OBJECTIVE, value="memory")
+    assert arguments.choose(model, by_name("arcs")).words != first.words
+    assert len(asked) == 2
 
 
 def test_an_unknown_objective_is_that_of_accuracy():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -59,7 +60,7 @@ class Judged(Verdict):
         prices = prices_of(self.target)
         return None if prices is None else self.time_at(prices)
 
-    @property
+    @cached_property
     def weighed(self) -> Latency | None:
         """`time`, and where a chip has no prices by those of arcs: what decisions between forms assume."""
         return self.time_at(prices_of(self.target) or ARCS)

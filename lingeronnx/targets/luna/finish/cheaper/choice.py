@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .....graph import ir
@@ -11,7 +12,7 @@ from .....run.part import chip_part
 from .... import Target
 from ...._target import Fitted
 from ....latency import Latency, TimeSaved
-from ....objective import ACCURACY, MEMORY, objective_of
+from ....objective import ACCURACY, MEMORY, PLAIN, objective_of
 from ...packer.arguments.choice import choose
 from ...packer.arguments.mending import rank
 from ...packer.arguments.speed import weight
@@ -34,9 +35,12 @@ _REWRITES: tuple[_Rewrite, ...] = (
     part_whole, factor_depthwise, row_pointwise, enlarged, join_turned, part_turned, transposed,
 )  # fmt: skip
 
-#: The share of a node's cycles that a form must save, and the share of the whole graph's that all must. Matrices that
-#: are turned have no batch axis any more: the simulator runs such a graph sample by sample, and an exact QDQ has batch
-#: 1. For less than that a graph stays as it was.
+#: Those under which a graph keeps its batch axis. Matrices that are turned have none: the simulator runs such a graph
+#: sample by sample, and an exact QDQ has batch 1.
+_BATCHED = (part_whole, factor_depthwise, row_pointwise, enlarged)
+
+#: The share of a node's cycles that a form must save, and the share of the whole graph's that all must: for less a
+#: graph stays as it was made, which is easier to read.
 _LEAST, _WORTH = 0.02, 0.05
 
 
@@ -74,27 +78,59 @@ class _Told:
 def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
     """Return the integer `graph` with nodes in forms that take fewer cycles, what was done, and what that saves.
 
-    The same graph where accuracy alone is the objective, where it is not right on the chip, and where no form saves
-    anything. All forms are taken together where the whole is promised so, else kind by kind.
+    The same graph where nodes keep their forms, where it is not right on the chip, and where no form saves anything.
+    All forms are taken together where the whole is promised so, else kind by kind. With `ACCURACY` nothing is judged
+    where forms cannot save enough, and nothing is decided by another chip's prices.
     """
-    if objective_of(graph) == ACCURACY:
+    objective = objective_of(graph)
+    rewrites = _BATCHED if objective == ACCURACY else _REWRITES
+    if objective == PLAIN or (objective == ACCURACY and not _promising(graph, target, rewrites)):
         return graph, [], None
     before = now = _Told.of(graph, target)
     if before is None or now is None:
         return graph, [], None
     done: list[Fitted] = []
-    kinds: list[Sequence[_Rewrite]] = [_REWRITES, *((rewrite,) for rewrite in _REWRITES)]
-    for rewrites in kinds:
+    every: list[Fitted] = []
+    kinds: list[Sequence[_Rewrite]] = [rewrites, *((rewrite,) for rewrite in rewrites)]
+    for some in kinds:
         trial = ir.clone(graph)
-        made = _rewritten(trial, target, rewrites)
+        made = _rewritten(trial, target, some)
+        if some is not rewrites and made == every:  # judged already
+            continue
         after = _Told.of(trial, target) if made else None
-        if after is not None and after.beats(now, objective_of(graph)):
+        if after is not None and after.beats(now, objective):
             graph, now = trial, after
             done += made
-        if rewrites is _REWRITES and (done or not made):
-            break
+        if some is rewrites:
+            every = made
+            if done or not made:
+                break
+    if objective == ACCURACY and not done:
+        return graph, [], None
     saved = TimeSaved(round(before.first.high), round(now.time.high), target.name, prices_of(target) is None)
     return graph, done, saved
+
+
+def _promising(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> bool:
+    """Whether forms may save enough of a graph on a chip whose prices are known, by the prices of single nodes.
+
+    Nothing is written. What only a Slice read may go with it.
+    """
+    prices = prices_of(target)
+    if prices is None:
+        return False
+    sheet, saved = Sheet(graph, target, Costs(prices)), 0.0
+
+    def known(nodes: Iterable[ir.Node]) -> float:
+        return sum(cycles for node in nodes if (cycles := sheet.costs.node(node)) < math.inf)
+
+    for node in graph.graph:
+        for rewrite in rewrites:
+            form = rewrite(sheet, node)
+            if form is not None:
+                gone = [node, *([ir.producer(node.inputs[0])] if rewrite is part_whole else [])]
+                saved += max(known([each for each in gone if each is not None]) - form.cycles, 0.0)
+    return saved > _WORTH * known(graph.graph) if saved else False
 
 
 def _rewritten(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> list[Fitted]:

@@ -7,10 +7,9 @@ product.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,17 +85,19 @@ def factor_depthwise(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
 def _best_view(sheet: Sheet, shape: Sequence[int], uniform: bool) -> tuple[float, _Pointwise] | None:
     """Return the cheapest view of a tensor under which the chip takes the convolutions, and what they cost."""
     total = math.prod(shape)
-    channels = [shape[1], *(c for c in _CHANNELS if uniform and total % c == 0)]
-    views = [
-        _Pointwise(c, image, parts)
-        for c, parts in itertools.product(channels, range(1, MOST_JOINED + 1))
-        for image in _images(total // c)
-    ]
-    priced = sorted(((_view_cycles(sheet, view), number) for number, view in enumerate(views)))
-    for cycles, number in priced:
-        if _taken(sheet, views[number]):
-            return cycles, views[number]
-    return None
+    channels = dict.fromkeys([shape[1], *(c for c in _CHANNELS if uniform and total % c == 0)])
+    whole = [_Pointwise(c, image) for c in channels for image in _images(total // c)]
+    best: tuple[float, _Pointwise] | None = None
+    for cycles, number in sorted((_view_cycles(sheet, view), number) for number, view in enumerate(whole)):
+        view = whole[number]
+        if best is not None and best[0] <= cycles:  # in parts it costs more than as a whole
+            break
+        if _taken(sheet, view):
+            return cycles, view
+        for some in (replace(view, parts=parts) for parts in range(2, MOST_JOINED + 1)):
+            if _taken(sheet, some) and (best is None or _view_cycles(sheet, some) < best[0]):
+                best = _view_cycles(sheet, some), some
+    return best
 
 
 def _images(area: int) -> Iterator[tuple[int, int]]:
