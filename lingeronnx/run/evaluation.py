@@ -156,7 +156,7 @@ class _Measuring:
             assert want is not None
             main.add(want, got)
         elif labels is None:
-            raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array")
+            raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array; sqnr needs none")
         else:
             main.add(labels, got)
             for measure in base:

@@ -197,6 +197,7 @@ LISTED = {
        for what, change in (("text", _TEXT), ("a sequence", _SEQUENCE))
        for make, call in ((_float, ("quantize", "m.onnx", *_QUICK)),
                           (_float, ("simulate", "m.onnx", "--input", "d.npz", "-o", "o.npz")),
+                          (_float, ("sensitivity", "m.onnx", "--calib", "d.npz", "-o", "s")),
                           (_float, ("badcase", "m.onnx", "m.onnx", "--data", "d.npz")),
                           (_float, ("compare", "m.onnx", "f.onnx", "--data", "d.npz", "-o", "c")))},
     **{f"{what} as an output behind integers, {call[0]}": _integer(change, call)
@@ -286,6 +287,12 @@ LISTED = {
     # data
     "labels of text": _float(None, ("evaluate", "m.onnx", "--data", "l.npz"),
                              l__npz=_npz(x=np.zeros((2, 3, 8, 8), "f4"), labels=np.array(["cat", "dog"]))),
+    "labels for a single number": _float(
+        _ends_in("ReduceSum", helper.make_tensor_type_proto(1, []), keepdims=0),
+        ("evaluate", "m.onnx", "--data", "l.npz"),
+        l__npz=_npz(x=np.zeros((2, 3, 8, 8), "f4"), labels=np.array([0, 1]))),
+    "labels for text": _float(_TEXT, ("evaluate", "m.onnx", "--data", "l.npz"),
+                              l__npz=_npz(x=np.zeros((2, 3, 8, 8), "f4"), labels=np.array([0, 1]))),
     "labels of 2^62": _float(None, ("evaluate", "m.onnx", "--data", "l.npz"),
                              l__npz=_npz(x=np.zeros((2, 3, 8, 8), "f4"), labels=np.array([2**62, -1]))),
 }  # fmt: skip

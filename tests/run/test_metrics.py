@@ -56,6 +56,12 @@ def test_labels_that_are_no_classes_are_refused(labels):
         TopK(1).add(np.array(labels), np.zeros((1, 3)))
 
 
+@pytest.mark.parametrize("scores", [np.float32(1.0), np.array([["cat"]], object), np.array(["cat"])])
+def test_outputs_without_classes_are_refused(scores):
+    with pytest.raises(DataError, match="the output is .*; top-k needs a number for each class of each sample"):
+        TopK(1).add(np.array([0]), np.asarray(scores))
+
+
 def test_metrics_by_name_and_what_is_near_to_an_unknown_one():
     for name in METRICS:
         assert metric(name) is METRICS[name]

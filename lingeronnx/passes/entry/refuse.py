@@ -57,6 +57,13 @@ def refuse(model: ir.Graph) -> int:
                 f"input '{value.name}' takes text (strings, {_text(value)}), which no platform computes; "
                 f"{_behind_text(value)}"
             )
+    for value in model.graph.outputs:
+        if value.dtype == ir.DataType.STRING and (maker := value.producer()) is not None:
+            reads = [f"'{v.name}', which {maker.op_type} reads" for v in maker.inputs if v and v.const_value is None]
+            raise ModelError(
+                f"output '{value.name}' is text, which no platform computes; "
+                f"{f'end the model at {reads[0]}' if reads else 'leave it out'}, and look the text up in your program"
+            )
     _check_sizes(model)
     return 0
 
