@@ -180,7 +180,7 @@ def test_check_leaves_out_what_data_tell(files, tmp_path):
     """Scales of no data are no finding: a line says what is left out."""
     said = run("check", files / "net.onnx", "-o", tmp_path / "a")
     assert "model_check_result.txt tells scales and ranges: it is written with --calib DATA only" in said
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {"check.txt", "check.json"}
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"check.txt", "check.json", "check.html"}
     run("check", files / "net.onnx", "--calib", files / "data.npz", "-o", tmp_path / "b")
     assert (tmp_path / "b/model_check_result.txt").is_file()
 
