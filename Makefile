@@ -17,7 +17,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup \
+.PHONY: help venv demo examples test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup \
         docs docs-pages docs-messages clean
 
 help: ## list the targets
@@ -51,6 +51,11 @@ $(DOCS): $(CORE)
 
 demo: $(CORE) ## quantize the digits model and print its accuracy, float against integer
 	@$(BIN)/lingeronnx demo
+
+examples: example-keyword-spotter ## train and quantize what is in examples/
+
+example-%: $(TESTS)
+	@$(BIN)/python examples/$(subst -,_,$*).py
 
 test: lint ## lint, then the tests of every law
 	LINGERONNX_TESTS=usual $(PYTEST)

@@ -5,12 +5,12 @@
         [--write docs/programs.md]
 
 The models are those of `benchmarks.promises_kept`; they are tried on their test data, which calibration has not seen.
-One row per model and chip: parts, the chip's share of the multiply-accumulates, float operations of the host per call,
-memory, what `deploy --try` found, or the line with which it refused. --sanitize runs the known-answer test of each
-program with AddressSanitizer and UBSan. --calls runs a model with states for so many calls in C, beside two sessions;
-its data are taken again from the beginning as often as needed, the states are not. A row in the log is not made again.
---write puts the rows of the log, and a line for each pair that has none, between the marks of a page. The exit code is
-1 where a proof failed.
+One row per model and chip: parts, the chip's share of the multiply-accumulates, how near the farthest output is to the
+float model's, float operations of the host per call, memory, what `deploy --try` found, or the line with which it
+refused. --sanitize runs the known-answer test of each program with AddressSanitizer and UBSan. --calls runs a model
+with states for so many calls in C, beside two sessions; its data are taken again from the beginning as often as needed,
+the states are not. A row in the log is not made again. --write puts the rows of the log, and a line for each pair that
+has none, between the marks of a page. The exit code is 1 where a proof failed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from lingeronnx.files import write_text
 CHIPS = ("venus", "arcs", "venusA")
 START, END = "<!-- written by benchmarks/programs.py -->\n", "<!-- up to here -->"
 _HEAD = (
-    "model", "chip", "chip parts", "MACs on the chip", "host float operations", "RAM", "flash", "psram", "stack M4",
-    "stack RV32", "proved", "integers that differ", "host parts within", "sanitizers",
+    "model", "chip", "chip parts", "MACs on the chip", "least dB", "host float operations", "RAM", "flash", "psram",
+    "stack M4", "stack RV32", "proved", "integers that differ", "host parts within", "sanitizers",
 )  # fmt: skip
 
 
@@ -61,6 +61,7 @@ def row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str, Any]:
         made = lo.quantize(str(model.path), model.calib, platform=chip, **{**model.settings, **settings})
         told["runs"] = made.report.runs_text or ("1 chip part" if made.report.chip_ready else "not on the chip")
         told["macs"] = made.report.integer_macs
+        told["sqnr"] = min((found["sqnr"] for found in made.report.outputs.values()), default=None)
         told["quantized_s"] = round(time.process_time() - began, 1)
         with tempfile.TemporaryDirectory() as place:
             many = asked.stream_calls if state else asked.samples
@@ -75,6 +76,8 @@ def row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str, Any]:
                 told["stream"] = _stream(done, asked.calls)
     except LingerOnnxError as error:
         return {**told, "failed": str(error)}
+    except Exception as error:  # a defect of ours has its row, too, and does not end a run of hours
+        return {**told, "failed": f"{type(error).__name__}: {error}"}
     return {**told, "cpu_s": round(time.process_time() - began, 1)}
 
 
@@ -132,10 +135,11 @@ def _line(told: dict[str, Any]) -> list[str]:
     packages = f" ({told['packages']} packages)" if told["packages"] != told["chip_parts"] else ""
     cores = [told[core] if isinstance(told[core], dict) else None for core in CORES]
     ram, flash = "-", "-"
+    level = "-" if told["sqnr"] is None else f"{told['sqnr']:.1f}"
     if cores[0] is not None:
         ram, flash = f"{cores[0]['ram']:,}", f"{cores[0]['code'] + cores[0]['constants'] + told['chip_constants']:,}"
     return [
-        *start, f"{told['chip_parts']}{packages}", f"{told['macs']:.1%}", f"{told['operations']:,}", ram, flash,
+        *start, f"{told['chip_parts']}{packages}", f"{told['macs']:.1%}", level, f"{told['operations']:,}", ram, flash,
         f"{told['psram']:,}", *("-" if core is None else f"{core['run']:,}" for core in cores), proved,
         f"{told['differing']} of {told['integers']:,}", f"{told['host']:.1g}",
         told.get("sanitized", "-").partition(":")[0],

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .api import profile as profile
     from .api import profile_board as profile_board
     from .api import quantize as quantize
+    from .api import report as report
     from .api import sensitivity as sensitivity
     from .api import trace as trace
     from .api import verify as verify
@@ -114,6 +115,7 @@ _HOME = {
     "quantize": "api",
     "read_plan": "qdq.encodings",
     "profile_board": "api",
+    "report": "api",
     "sensitivity": "api",
     "trace": "api",
     "reference_ops": "reference",

@@ -1,16 +1,18 @@
 """Findings that are alike, told as one: how many, the worst of them, an example.
 
-Two sentences are alike where they differ in what they quote and in numbers only. Knows text, nothing of graphs.
+Two sentences are alike where they differ in what they quote and in numbers only. `visible` shows names that hold what
+cannot be seen. Knows text, nothing of graphs.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-__all__ = ["SCREEN", "few", "grouped", "pattern", "screen_lines", "together", "told"]
+__all__ = ["SCREEN", "few", "grouped", "pattern", "screen_lines", "together", "told", "visible"]
 
 #: Lines and columns of a screen: what a report takes, unless the user wants all of it.
 SCREEN = 24
@@ -79,3 +81,11 @@ def screen_lines(lines: Iterable[str]) -> int:
 def _size(value: str) -> float | None:
     number = _NUMBER.search(value)
     return None if number is None else float(number.group().replace(",", ""))
+
+
+def visible(text: str) -> str:
+    """Return `text` with what has no glyph of its own, or turns the writing round, as an escape, as JSON has it."""
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c
+        for c in text
+    )

@@ -1,10 +1,10 @@
-"""`python -m docs.pages`: write the pages that the code tells."""
+"""`python -m docs.pages`: write the pages that the code tells, and the notebooks of examples/."""
 
 from . import DOCS, written
+from .notebooks import notebooks
 
-for path, text in written().items():
-    place = DOCS / path
+for place, text in ({DOCS / path: text for path, text in written().items()} | notebooks()).items():
     place.parent.mkdir(exist_ok=True)
     if not place.exists() or place.read_text(encoding="utf-8") != text:
         place.write_text(text, encoding="utf-8")
-        print(f"docs/{path} is written")
+        print(f"{place.relative_to(DOCS.parent)} is written")

@@ -1,22 +1,15 @@
-"""Tables as text: framed, one line per row, columns as wide as their longest cell; and names that can be seen."""
+"""Tables as text: framed, one line per row, columns as wide as their longest cell; and folded lines."""
 
 from __future__ import annotations
 
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["framed", "visible", "wrapped"]
+from ..alike import visible
+
+__all__ = ["framed", "wrapped"]
 
 _WIDTH = 80  # columns
-
-
-def visible(text: str) -> str:
-    """Return `text` with what has no glyph of its own, or turns the writing round, as an escape, as JSON has it."""
-    return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c
-        for c in text
-    )
 
 
 def wrapped(text: str, head: str, indent: str) -> list[str]:

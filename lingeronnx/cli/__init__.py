@@ -35,6 +35,7 @@ from .questions.analyze import analyze
 from .questions.badcase import badcase
 from .questions.check import check
 from .questions.compare import compare
+from .questions.report import report
 from .questions.sensitivity import sensitivity
 from .questions.trace import trace
 from .runs.evaluate import evaluate
@@ -167,7 +168,7 @@ def main() -> None:
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
     deploy, verify, analyze, profile, compare, sensitivity, badcase, trace, schema, doctor,
-    profile_board,
+    profile_board, report,
 )  # fmt: skip
 
 for _command in _COMMANDS:

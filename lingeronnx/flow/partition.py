@@ -160,8 +160,11 @@ def _why_float(node: ir.Node, target: Target) -> str | None:
         if ir.has_folded_batch(value):
             return "its input has samples and something else on one axis"
     for value in (*(node.inputs[index] for index in op.data(node)), *node.outputs):
-        if value is not None and 0 in (ir.shape(value) or ()):
+        shape = () if value is None else ir.shape(value) or ()
+        if value is not None and 0 in shape:
             return f"'{value.name}' has no elements"
+        if op.reshapes and target.single_sample and shape and shape[0] not in (None, 1):
+            return f"its axis 0 has {shape[0]} rows of one sample; where {target.name} reshapes, it has a sample there"
     if any(ir.has_folded_batch(value) for value in node.outputs):
         return "its output has samples and something else on one axis"
     for index in op.parameters(node):

@@ -93,4 +93,7 @@ def _place(tensor: TensorProto, entries: dict[str, str]) -> tuple[int, int | Non
         return offset, None if length is None else int(length)
     except ValueError as error:
         text = str(error)[:100]
-        raise ModelError(f"initializer '{tensor.name}' has damaged external data ({text})") from error
+        raise ModelError(
+            f"initializer '{tensor.name}' has damaged external data ({text}); "
+            "is the data file the one that was written with the model?"
+        ) from error

@@ -251,7 +251,9 @@ def to_bytes(model: Graph) -> bytes:
     try:
         return to_proto(model).SerializeToString()
     except ValueError as error:
-        raise ModelError("the model has more than 2 GB: it cannot be sent to another process") from error
+        raise ModelError(
+            "the model has more than 2 GB: it cannot be sent to another process; leave workers and cluster out"
+        ) from error
 
 
 def from_bytes(content: bytes) -> Graph:

@@ -48,7 +48,10 @@ def read(path: str | os.PathLike[str]) -> ModelProto:
     try:
         proto = onnx.load(str(where), load_external_data=False, format="protobuf")
     except Exception as error:
-        raise ModelError(f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)})") from error
+        raise ModelError(
+            f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)}); "
+            "is it whole, or a Git LFS pointer?"
+        ) from error
     if not proto.graph.node and not proto.graph.output:
         raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
     external.load(tensors(proto), where)

@@ -65,6 +65,8 @@ class Op:
     head = False
     #: Whether an output that leaves the integers may be wider than the rest, or float.
     wide = False
+    #: Whether it may be written with a Reshape: where graphs hold one sample, that is what its axis 0 is.
+    reshapes = False
 
     @property
     def name(self) -> str:

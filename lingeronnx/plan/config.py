@@ -143,7 +143,9 @@ class QuantConfig(BaseModel):
         try:
             body = yaml.safe_load(given_bytes(path, "the configuration", _LARGEST).decode("utf-8"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # of bytes, of 5,000 digits, of brackets
-            raise ConfigError(f"the configuration {path} is not YAML ({told(error)})") from error
+            raise ConfigError(
+                f"the configuration {path} is not YAML ({told(error)}); `lingeronnx schema quant` describes it"
+            ) from error
         if body is None:
             body = {}
         if not isinstance(body, dict):
@@ -198,7 +200,7 @@ def _check_widths(
         if settings.get(key, known[0]) not in known:
             raise ConfigError(
                 f"{where}{key} {settings[key]} on platform {target.name}: it computes in "
-                f"{', '.join(map(str, known))} bits only"
+                f"{', '.join(map(str, known))} bits only; `lingeronnx platforms` tells the others"
             )
 
 
@@ -225,7 +227,7 @@ def parse_override(text: str) -> tuple[str, dict[str, Any]]:
     for part in body.split(","):
         key, colon, value = part.partition(":")
         if not colon:
-            raise ConfigError(f"override '{text}': '{part}' is not KEY:VALUE")
+            raise ConfigError(f"override '{text}': '{part}' is not KEY:VALUE; such as bits:16,weight_bits:8")
         power = re.fullmatch(r"2\^(-?\d{1,3})", value.strip())
         settings[key.strip()] = 2.0 ** int(power[1]) if power else value.strip()
     return selector, settings

@@ -101,7 +101,7 @@ class Plan:
         except ConfigError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{where} is not a lingeronnx plan ({told(error)})") from error
+            raise ConfigError(f"{where} is not a lingeronnx plan ({told(error)}); --save-plan writes one") from error
 
 
 def _check_first(body: Mapping[str, Any], where: str) -> None:

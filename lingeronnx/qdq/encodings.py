@@ -143,7 +143,9 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the plan {path} is not a lingeronnx plan (no UTF-8 text)") from error
+        raise ConfigError(
+            f"the plan {path} is not a lingeronnx plan (no UTF-8 text); --save-plan writes one"
+        ) from error
     where = f"the plan {path}"
     try:
         body = json.loads(text)

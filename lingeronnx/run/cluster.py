@@ -176,7 +176,9 @@ def _on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address
     try:
         client = Client(address, timeout=_ANSWER, set_as_default=False)
     except (OSError, ValueError) as error:  # a timeout is an OSError
-        raise ConfigError(f"no Dask scheduler answers at {address} within {_ANSWER} seconds") from error
+        raise ConfigError(
+            f"no Dask scheduler answers at {address} within {_ANSWER} seconds; start one with: dask scheduler"
+        ) from error
     with client:
         try:
             client.wait_for_workers(1, timeout=_ANSWER)
@@ -222,4 +224,6 @@ class _Sent(Generic[_Item, _Result]):
         try:
             return future.result()
         except (CancelledError, KilledWorker) as error:
-            raise ConfigError(f"the cluster's workers were killed {_TRIES} times over one item of work") from error
+            raise ConfigError(
+                f"the cluster's workers were killed {_TRIES} times over one item of work; give them more memory"
+            ) from error

@@ -165,7 +165,7 @@ class _Measuring:
                 )
             main.add(want, got)
         elif labels is None:
-            raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array")
+            raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array; sqnr needs none")
         else:
             main.add(labels, got)
             for measure in base:

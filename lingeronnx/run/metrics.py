@@ -136,9 +136,11 @@ def _class_numbers(labels: object, classes: int) -> np.ndarray:
         raise DataError(f"labels are {array.dtype}{list(array.shape)}; top-k needs one class number per sample")
     wrong = array[(array != np.floor(array)) | (array < 0)]
     if wrong.size:
-        raise DataError(f"label {wrong.reshape(-1)[0]} is not a class number")
+        raise DataError(
+            f"label {wrong.reshape(-1)[0]} is not a class number; labels are whole numbers from 0, one for each sample"
+        )
     if array.max(initial=0) >= classes:
-        raise DataError(f"label {array.max()} is beyond the {classes} classes of the output")
+        raise DataError(f"label {array.max()} is beyond the {classes} classes of the output; classes count from 0")
     return array.astype(np.int64).reshape(-1)
 
 

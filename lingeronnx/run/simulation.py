@@ -86,7 +86,7 @@ def simulate(
             if lost := [name for name in named if name not in seen]:
                 raise ConfigError(
                     f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
-                    "as one, or before the quantized input that was fed"
+                    "as one, or before the quantized input that was fed; take the tensor behind it"
                 )
             done += min((len(array) for array in feeds.values()), default=1)
             if progress is not None:

@@ -9,20 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..files import write_text
+from ..pages import PagePart, parts
+from ..pages import page as whole_page
 
-__all__ = ["missing_text", "picture", "weights_text", "write_page"]
+__all__ = ["missing_text", "picture", "search_part", "weights_text", "write_page"]
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
 _TICKS = 5
 
-_STYLE = """
-body { margin: 24px auto; max-width: 1000px; padding: 0 16px; font: 14px/1.5 system-ui, sans-serif; color: #1c1c1a; }
-h1 { font-size: 19px; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 4px 9px; border-bottom: 1px solid #e3e2de; } th { background: #f3f2ee; }
-td.t, th.t { text-align: left; overflow-wrap: anywhere; } tr.chosen { background: #fff1d6; }
-code { font: 12px/1.5 ui-monospace, Menlo, monospace; } .bad { color: #c62f2f; } svg { max-width: 100%; height: auto; }
-"""
+_HEAD = ("what", "missing", "bytes", "flash", "work", "cycles", "MACs by width", "s", "options")
 
 
 def missing_text(trial: Mapping[str, Any], amount: str) -> str:
@@ -49,48 +45,42 @@ def write_page(
     search: Mapping[str, Any], title: str, page: str | os.PathLike[str], svg: str | os.PathLike[str]
 ) -> None:
     """Write the picture to `svg`, and it with the table of attempts to `page`; search : as `Report.search`."""
-    drawn = picture(search)
-    write_text(svg, drawn)
-    chosen = next(trial for trial in search["trials"] if trial["chosen"])
+    write_text(svg, picture(search))
+    write_text(page, whole_page(title, f"Wanted: {search['goal']}", [search_part(search)]))
+
+
+def search_part(search: Mapping[str, Any]) -> PagePart:
+    """Return the attempts of a search as a section; search : as `Report.search`."""
+    trials = search["trials"]
     end = "met" if search["met"] else f"not met: {search['stopped']}"
-    head = "".join(
-        f"<th{' class=t' if name in ('what', 'options') else ''}>{name}</th>"
-        for name in (
-            "what",
-            _value(search),
-            "missing",
-            "bytes",
-            "flash",
-            "work",
-            "cycles",
-            "MACs by width",
-            "s",
-            "options",
-        )
-    )
-    write_text(
-        page,
-        f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
-        f"<p>Wanted: {html.escape(search['goal'])}. <b{'' if search['met'] else ' class=bad'}>{html.escape(end)}</b>. "
-        f"Chosen: {html.escape(chosen['what'])}.{_widths(search)}</p>\n{drawn}\n"
-        "<p>Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
-        "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
-        "32x32. Cycles: of a call on the chip, where its prices are known. Flash: bytes of the constants as the "
-        "packages store them.</p>\n"
-        f"<table><tr>{head}</tr>\n{''.join(map(_row, search['trials']))}</table>\n</body></html>\n",
-    )
+    widths = weights_text(search.get("weight_bits", {}))
+    chosen = [index for index, trial in enumerate(trials) if trial["chosen"]]
+    html = [
+        parts.note("Wanted:", search["goal"]),
+        parts.line(end, "good" if search["met"] else "bad"),
+        parts.note("Chosen:", trials[chosen[0]]["what"]),
+        *([parts.note("Bits of weights:", widths)] if widths else []),
+        _command(search["options"]),
+        parts.picture("accuracy against work", picture(search)),
+        parts.line(
+            "Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
+            "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
+            "32x32. Cycles: of a call on the chip, where its prices are known. Flash: bytes of the constants as the "
+            "packages store them.",
+            "dim",
+        ),
+        parts.table(
+            "attempts", (_HEAD[0], _value(search), *_HEAD[1:]), map(_row, trials), (0, 9), cards=True, chosen=chosen
+        ),
+    ]
+    return PagePart("search", "The attempts", "\n".join(html), dict(search))
 
 
-def _widths(search: Mapping[str, Any]) -> str:
-    told = weights_text(search.get("weight_bits", {}))
-    return f" Bits of weights: {html.escape(told)}." if told else ""
-
-
-def _row(trial: Mapping[str, Any]) -> str:
-    macs = "<br>".join(f"{width}: {count:,}" for width, count in (trial["macs"] or {}).items())
-    numbers = [
-        html.escape(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
+def _row(trial: Mapping[str, Any]) -> list[str]:
+    macs = "<br>".join(f"{parts.text(width)}: {count:,}" for width, count in (trial["macs"] or {}).items())
+    return [
+        parts.text(trial["what"]),
+        parts.text(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
         "" if trial["missing"] is None else missing_text(trial, f"{trial['missing']:.4g}"),
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
         "" if trial.get("flash") is None else f"{trial['flash']:,}",
@@ -98,13 +88,13 @@ def _row(trial: Mapping[str, Any]) -> str:
         "" if trial.get("cycles") is None else f"{trial['cycles']:,.0f}",
         macs,
         f"{trial['seconds']:.0f}",
+        _command(trial["options"]),
     ]
-    cells = "".join(f"<td>{number}</td>" for number in numbers)
-    options = "<br>".join(html.escape(option) for option in trial["options"])
-    mark = " class=chosen" if trial["chosen"] else ""
-    return (
-        f"<tr{mark}><td class=t>{html.escape(trial['what'])}</td>{cells}<td class=t><code>{options}</code></td></tr>\n"
-    )
+
+
+def _command(options: Sequence[str]) -> str:
+    """Return the options of an attempt, to be copied together."""
+    return parts.command(" ".join(options)) if options else ""
 
 
 def _value(search: Mapping[str, Any]) -> str:

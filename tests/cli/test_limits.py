@@ -23,8 +23,8 @@ def test_the_command_says_widths_flash_and_time(here):
     assert "over the limit" in shown
     assert re.search(r"^ +weights +bits: 4 in 2 of 2 layers$", shown, re.MULTILINE)
     page = (here.folder / "tiny_quant_search.html").read_text()
-    assert "Bits of weights: 4 in 2 of 2 layers" in page
-    assert "<th>flash</th>" in page
+    assert "<b>Bits of weights:</b> 4 in 2 of 2 layers" in page
+    assert ">flash</th>" in page
     missed = here.json(*words, "--max-flash", str(least - 1))
     assert not missed["search"]["met"]
     assert f"nearest is 'as asked for': {least:,} bytes of flash" in missed["warnings"][0]

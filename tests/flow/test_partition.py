@@ -6,6 +6,7 @@ import pytest
 from lingeronnx.errors import ConfigError
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
+from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.nets import prepared, single
@@ -60,6 +61,26 @@ def test_nan_weight_stays_in_float():
     net = nets.Net(3, 6, 6)
     net.node("Conv", "x", net.const(np.full((4, 3, 1, 1), np.nan, np.float32)), out="y")
     assert "NaN or infinity" in reasons(prepared(net.graph("y")))["Conv"]
+
+
+def test_frames_in_the_place_of_the_batch():
+    """Rows of one sample on axis 0: a chip takes a sample there, and a Reshape of it would be written for one row."""
+    net = nets.Net(24, batch=1)
+    shapes = [net.const(np.array(shape)) for shape in ([6, 4], [6, 2, 2], [6, 4], [1, 6, 4])]
+    held = net.rng.standard_normal((4, 4)).astype(np.float32)
+    weight = net.const(held)
+    rows = net.node("MatMul", net.node("Reshape", "x", shapes[0]), weight)
+    back = net.node("Reshape", net.node("Relu", net.node("Reshape", rows, shapes[1])), shapes[2])
+    kept = net.node("MatMul", net.node("Reshape", back, shapes[3]), weight, out="y")
+    model = net.graph(kept)
+    assert any("has 6 rows of one sample" in why for why in partition(prepared(model), VENUS, {}).floats.values())
+    plain, wide = (nets.quantized(model, platform=row, effort="fast") for row in (VENUS, GENERIC))
+    assert plain.report.chip_ready or plain.report.program.runs
+    assert [node.op_type for node in wide.graph.graph].count("Reshape") == 4
+    feed = nets.samples(model, 1)["x"]
+    want = np.maximum(feed.reshape(1, 6, 4) @ held, 0) @ held
+    for result in (plain, wide):
+        np.testing.assert_allclose(result.session()(feed), want, atol=0.2)
 
 
 def test_moves_between_floats_stay_in_float():

@@ -21,12 +21,13 @@ VENDORS = ("luna",)
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
 # cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit} -> run -> ops -> emit
 # -> formats -> plan -> targets -> graph
-BASE = {"alike", "errors", "files", "plan", "targets", "formats", "graph", "emit", "ops", "run"}
+BASE = {"alike", "errors", "files", "pages", "plan", "targets", "formats", "graph", "emit", "ops", "run"}
 FLOW = BASE | {"qdq", "conversion", "passes", "fit", "flow"}
 ALLOWED = {
     "alike": set(),
     "errors": set(),
     "files": {"errors"},
+    "pages": {"alike"},
     "graph": {"errors", "files"},
     "targets": {"errors", "files", "graph"},
     "plan": {"errors", "files", "graph", "targets"},
@@ -50,6 +51,7 @@ ALLOWED = {
     "torch": FLOW | {"analysis", "extension"},
     "quantization": FLOW | {"search"},
     "tuning": FLOW | {"torch"},
+    "report_page": FLOW | {"analysis", "search"},
     "api": None,
     "compat": None,
     "demo": None,  # below the command line, anything
@@ -63,7 +65,7 @@ ALLOWED = {
 #: too. ALLOWED says which of these it needs.
 LAYERS = (
     ("alike", "errors"),
-    ("files",),
+    ("files", "pages"),
     ("graph",),  # the one adapter to onnx_ir
     ("targets",),  # what may be asked of a chip
     ("plan", "reference"),
@@ -79,7 +81,7 @@ LAYERS = (
     ("flow", *VENDORS),  # nobody imports a vendor: what stands above may not either
     ("analysis", "deployment"),
     ("search", "torch"),
-    ("quantization", "tuning"),
+    ("quantization", "report_page", "tuning"),
     ("api",),
     ("compat",),
     ("__init__", "demo", "support"),  # the public names, loaded when they are first used

@@ -366,8 +366,10 @@ def test_the_command(tmp_path):
     assert found["goal"] == "every output at 20 dB at least"
     assert "Attempts: every output at 20 dB at least" in done.stderr
     page = (tmp_path / "d_search.html").read_text()
-    assert (tmp_path / "d_search.svg").read_text() in page
-    assert len(re.findall("<circle", page)) == len(found["trials"]) == page.count("<tr") - 1
+    assert (tmp_path / "d_search.svg").read_text().removeprefix("<svg ") in page
+    assert page.count('class="copy"') == sum(bool(trial["options"]) for trial in [*found["trials"], found])
+    assert json.loads(page.split('id="data-search">')[1].split("</script>")[0]) == found
+    assert len(re.findall("<circle", page)) == len(found["trials"]) == page.count("<tr ") - 1
     lines = (tmp_path / "d_search.jsonl").read_text().splitlines()
     assert len(lines) == 1 + len(found["trials"])
     again = CliRunner().invoke(cli.main, [*words, "--resume"])

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...alike import visible
 from ..stats.pair_measures import METRICS
-from ..text import visible, wrapped
+from ..text import wrapped
 from .advice import options
 from .finding import LayerFinding
 from .join import ComparedTensor, Join

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from ..text import visible
+from ...alike import visible
 from .join import ComparedTensor
 
 __all__ = ["LayerFinding", "beyond", "finding_of", "override"]

@@ -1,29 +1,28 @@
-"""profiler.html: the whole story of a comparison in one file that needs nothing else, no network either.
+"""profiler.html: the whole story of a comparison, and the same as a section of other pages.
 
-Plain SVG drawn by a little script of our own, in `page.html`: 25 KB, where plotly inlined is more than 4 MB, and a page
+Plain SVG drawn by a little script of our own, in `page.js`: 20 KB, where plotly inlined is more than 4 MB, and a page
 of 500 layers stays quick. This module puts the numbers in.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from importlib.resources import files
-from typing import Any
 
+from ...pages import PagePart
+from ...pages import page as whole_page
 from ..stats.pair_measures import METRICS, PairMeasures
-from ..text import visible
 from .advice import parents
 from .comparison import Comparison
 from .join import ComparedTensor
 
-__all__ = ["page"]
+__all__ = ["compared_part", "page"]
 
 _BINS = 64  # of a tensor's histogram
 
 
-def page(comparison: Comparison) -> str:
-    """Return the HTML text."""
+def compared_part(comparison: Comparison) -> PagePart:
+    """Return what a comparison found as a section, with all its rows as data."""
     number = {row.name: i for i, row in enumerate(comparison.rows)}
     before = parents(comparison.join)
     body = {
@@ -37,18 +36,20 @@ def page(comparison: Comparison) -> str:
                   "why": comparison.why(row), "parents": [number[p] for p in before[row.name]]}
                  for i, row in enumerate(comparison.rows)],
     }  # fmt: skip
-    body = _seen(body)
-    text = json.dumps(body, separators=(",", ":"), allow_nan=False, default=float).replace("<", "\\u003c")
-    return (files(__package__) / "page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
+    return PagePart(
+        "compare", "Float against integer, tensor by tensor", _read("html"), body, _read("css"), _read("js")
+    )
 
 
-def _seen(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a value with all its texts so that they can be seen."""
-    if isinstance(value, dict):
-        return {key: _seen(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_seen(entry) for entry in value]
-    return visible(value) if isinstance(value, str) else value
+def page(comparison: Comparison) -> str:
+    """Return the HTML text of the page of a comparison alone."""
+    base, other = comparison.names
+    about = f"{comparison.join.samples} samples, {len(comparison.rows)} tensors"
+    return whole_page(f"{other} against {base}", about, [compared_part(comparison)])
+
+
+def _read(kind: str) -> str:
+    return (files(__package__) / f"page.{kind}").read_text(encoding="utf-8")
 
 
 def _row(row: ComparedTensor) -> dict[str, object]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...files import write_text
 from ..stats.output_measures import falls, unit
+from .page import page
 
 __all__ = ["Advice", "Ranked", "Sensitivity"]
 
@@ -80,7 +81,7 @@ class Sensitivity:
         return -gained if falls(self.advised_by) else gained
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write sensitive_ops.txt and sensitive_ops.json; in the latter a value that is not finite is null."""
+        """Write sensitive_ops.txt, .json and .html; in the second a value that is not finite is null."""
         rows = [
             [item if not isinstance(item, float) or math.isfinite(item) else None for item in row]
             for row in self.to_list()
@@ -88,6 +89,7 @@ class Sensitivity:
         lines = ",\n ".join(json.dumps(row) for row in rows)
         write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
         write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
+        write_text(Path(folder) / "sensitive_ops.html", page(self.text(), rows))
 
     def text(self, most: int | None = None) -> str:
         """Return the ranking, its first `most` rows, and the advice, as a table and lines.

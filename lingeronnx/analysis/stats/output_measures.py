@@ -80,7 +80,7 @@ class Measures:
             self._pair.add(reference, array)
         for name, measure in self._own.items():
             if labels is None:
-                raise DataError(f"metric {name} needs labels: the data have no 'labels' array")
+                raise DataError(f"metric {name} needs labels: the data have no 'labels' array; sqnr needs none")
             measure.add(labels, array)
 
     @property

@@ -22,6 +22,7 @@ from .._shared import (
     check_target,
     examples,
     folders_of_pictures,
+    given,
     json_option,
     pairs,
     pictures,
@@ -31,6 +32,7 @@ from .._shared import (
 )
 
 if TYPE_CHECKING:
+    from ...deployment import Deployment
     from ...flow import QuantizedModel
     from ...plan import Plan
     from ...qdq.encodings import Encodings
@@ -104,6 +106,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 )
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
+@click.option("--report", "report_to", type=PATH, metavar="DIR", help="Write one page on all of it as well, as report.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @click.option(
@@ -146,6 +149,7 @@ def quantize(
     batch_axis: Sequence[str],
     written: str,
     deploy_to: Path | None,
+    report_to: Path | None,
     verbose: bool,
     as_json: bool,
     **options: Any,
@@ -164,14 +168,14 @@ def quantize(
     attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
     _check_targets(read, output, save_plan, [attempts, *pages] if wishes else ())
     _check_format(written, deploy_to)
+    _check_report(report_to, eval_data or options["calib"])
     plan = None if plan_in is None else _read_plan(plan_in, options)
     calib, fed_back = options.pop("calib"), pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
 
-        if deploy_to is not None:
-            _check_deploy(deploy_to, model, calib, plan)
+        _check_deploy(deploy_to, model, calib, plan)
         calib = source(calib)
         result = api.quantize(
             model,
@@ -187,12 +191,11 @@ def quantize(
             **options,
         )
         result = _with_doubts(result) if verbose else result
-        deployed = None
-        if deploy_to is not None:
-            _check_scales(model, result)
-            deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem, **_times(options))
+        deployed = _deployed(deploy_to, model, result, calib, state=fed_back, stem=output.stem, **_times(options))
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
+        compared, told = source(eval_data) if eval_data else calib, replace(result, report=done.report)
+        _write_report(report_to, model, told, compared, state=fed_back, **_times(options))
     show_result(model, done, as_json, deployed)
 
 
@@ -223,14 +226,21 @@ def _check_format(written: str, deploy_to: Path | None) -> None:
         raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
 
 
-def _check_deploy(folder: Path, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
+def _check_report(folder: Path | None, data: str | None) -> None:
+    """Raise UsageError for a page that has no data to compare both models on."""
+    if folder is not None and data is None:
+        raise click.UsageError("--report compares both models on data: give --eval DATA or --calib DATA")
+
+
+def _check_deploy(folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
     """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
     from ...deployment import check_folder
     from ...flow import need_data
     from ...graph import ir
 
-    check_folder(folder)
-    need_data(_SHIPPED, ir.load(model), calib, plan)
+    if folder is not None:
+        check_folder(folder)
+        need_data(_SHIPPED, ir.load(model), calib, plan)
 
 
 def _times(options: dict[str, Any]) -> dict[str, Any]:
@@ -238,12 +248,26 @@ def _times(options: dict[str, Any]) -> dict[str, Any]:
     return {key: options[key] for key in ("clock", "budget_ms", "timing")}
 
 
-def _check_scales(model: Path, result: QuantizedModel) -> None:
-    """Raise ConfigError where a scale comes from no data."""
+def _deployed(
+    folder: Path | None, model: Path, result: QuantizedModel, calib: object, **settings: Any
+) -> Deployment | None:
+    """Write a board's files, if they are asked for; ConfigError where a scale comes from no data."""
+    from ... import api
     from ...flow import need_scales
     from ...graph import ir
 
+    if folder is None:
+        return None
     need_scales(_SHIPPED, ir.load(model), result.plan)
+    return api.deploy(result, folder, calib, **settings)
+
+
+def _write_report(folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any) -> None:
+    """Write the page on all of it, if it is asked for."""
+    from ... import api
+
+    if folder is not None:
+        api.report(model, result, data, folder, again=given(), **settings)
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:

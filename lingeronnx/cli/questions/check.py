@@ -30,8 +30,8 @@ __all__ = ["check"]
     "--output",
     type=PATH,
     metavar="DIR",
-    help="Write in here check.txt and, of a float model with --calib, model_check_result.txt, both as .json too; and "
-    "cycles.svg, where cycles are known.",
+    help="Write in here check.txt, check.html and, of a float model with --calib, model_check_result.txt, the texts as "
+    ".json too; and cycles.svg, where cycles are known.",
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
@@ -58,6 +58,7 @@ def check(
     output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
     """
     from ... import api
+    from ...analysis.check.page import page
     from ...analysis.check.structure import RESULT
     from ...analysis.check.time_plot import time_plot
     from ...graph import ir
@@ -77,6 +78,7 @@ def check(
             files = {RESULT: built.text(), f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n"}
         if found.time.latency is not None:
             files["cycles.svg"] = time_plot(found.time, f"{model.name} on {found.platform}")
+        files["check.html"] = page(found, model.name)
         texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
         _write_folder(output, {**texts, **files})
     for line in lines:

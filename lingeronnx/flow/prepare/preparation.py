@@ -89,6 +89,11 @@ class Prepared:
         """Whether the weights are those that another tool has rounded, and stay as they are."""
         return self.read is not None and not self.read.tool
 
+    @property
+    def movable(self) -> bool:
+        """Whether layers may move to the host, so that the chip runs the rest in parts: with `max_parts`."""
+        return self.conf.max_parts is not None and self.target.packs and self.read is None
+
     @cached_property
     def input_bytes(self) -> int:
         """The bytes of the inputs of one sample."""

@@ -33,8 +33,7 @@ def with_chip_parts(best: Compared, progress: Progress | None = None) -> Compare
     Without `max_parts` no layer moves. What is chip-ready and what another tool has quantized stays as it is.
     """
     prepared = best.prepared
-    movable = prepared.conf.max_parts is not None and prepared.target.packs and prepared.read is None
-    if not movable or not prepared.parts.ops or best.result.report.chip_ready:
+    if not prepared.movable or not prepared.parts.ops or best.result.report.chip_ready:
         return best
     return _with_small_parts(_settled(_with_layers(best, progress), progress), progress)
 
@@ -54,8 +53,11 @@ def _settled(best: Compared, progress: Progress | None) -> Compared:
 
 
 def _after_rounds(best: Compared, progress: Progress | None) -> Compared:
-    """Return the model after rounds in which what stands against a part goes to the host; `best` where nothing does."""
-    host = dict(best.prepared.parts.floats)
+    """Return the model after rounds in which what stands against a part goes to the host.
+
+    It is `best` where nothing does, or where nothing would be left for the chip: then what speaks against it is told.
+    """
+    start, host = best, dict(best.prepared.parts.floats)
     for left in reversed(range(ROUNDS)):
         if best.result.report.chip_ready:
             break
@@ -63,6 +65,8 @@ def _after_rounds(best: Compared, progress: Progress | None) -> Compared:
         if not more:
             break
         host.update(more)
+        if not best.prepared.with_host(host).parts.ops:
+            return start
         best = _with_host(best, host, progress)
     return best
 

@@ -86,10 +86,20 @@ def told_host(prepared: Prepared) -> dict[str, str]:
 
 
 def _runs_in_parts(prepared: Prepared) -> bool:
-    """Whether float operators cut the chip's work, and layers may move: a little more on the host costs no part."""
-    parts = prepared.parts
-    if not prepared.target.packs or prepared.conf.max_parts is None or prepared.read is not None:
+    """Whether float operators cut the chip's work, and layers may move: a little more on the host costs no part.
+
+    What an end or a cell on the host would join to one part is not cut.
+    """
+    if not prepared.movable or not _cut(prepared):
         return False
+    graph, joined = prepared.graph, dict[str, str]()
+    for more in (*ends(graph, True, True), cells(graph, prepared.conf.state, prepared.target)):
+        joined.update(more)
+    return _cut(prepared.with_host({**prepared.parts.floats, **joined}))
+
+
+def _cut(prepared: Prepared) -> bool:
+    parts = prepared.parts
     return bool(float_nodes(parts.graph, parts.floats, parts.inside)[0])
 
 

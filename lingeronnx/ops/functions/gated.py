@@ -52,6 +52,7 @@ class Gated(Op):
     floats = (("", "Gelu"), ("", "Swish"), (ir.DOMAIN, "Gelu"), (ir.DOMAIN, "Silu"))
     scaling = replace(TABLE_SCALING, max_exponent=gated_product)
     constraints = (gated_axis,)
+    reshapes = True
 
     def reject(self, node: ir.Node) -> str | None:
         """All sizes known; the factor fits a weight."""

@@ -37,6 +37,7 @@ class HardSigmoid(Op):
     format: formats.Format = formats.RELU
     title = "HardSigmoid (composed)"
     floats: tuple[tuple[str, str], ...] = (("", "HardSigmoid"),)
+    reshapes = True
     scaling = Scaling(factor="fixed", shared_scales=own_scale, output_bound=1.0, max_exponent=fixed_exponent(7))
 
     def available(self, target: Target) -> bool:

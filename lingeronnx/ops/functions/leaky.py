@@ -53,6 +53,7 @@ class LeakyRelu(Op):
     format = formats.ADD
     title = "LeakyRelu (composed)"
     floats = (("", "LeakyRelu"), ("", "PRelu"))
+    reshapes = True
     scaling = Scaling(shared_scales=own_scale, function=_half_lines, max_exponent=_input_exponent)
 
     def available(self, target: Target) -> bool:

@@ -42,6 +42,7 @@ class BatchNorm2d(WeightLayer):
 
     format = formats.BATCH_NORM2D
     floats = (("", "BatchNormalization"),)
+    reshapes = True
 
     def reject(self, node: ir.Node) -> str | None:
         """Channels and constant parameters."""

@@ -46,6 +46,7 @@ class Reshape(_Move):
 
     format = formats.RESHAPE
     floats = (("", "Reshape"),)
+    reshapes = True
 
     def reject(self, node: ir.Node) -> str | None:
         """The target is constant and keeps the batch axis."""

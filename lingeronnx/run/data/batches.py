@@ -213,7 +213,10 @@ class Data:
         if labels is not None:
             sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
         if len(set(sizes.values())) > 1:
-            raise DataError(f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())})")
+            raise DataError(
+                f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}); "
+                "give all inputs as many samples"
+            )
         return checked, next(iter(sizes.values()))
 
     def _without_fixed(self, feeds: Mapping[str, object], where: str) -> dict[str, object]:
@@ -288,7 +291,10 @@ class Data:
         elif spec.dtype.kind in "iu" and array.dtype != spec.dtype:
             cast = array.astype(spec.dtype)
             if array.dtype.kind == "f" or not np.array_equal(cast, array):
-                raise DataError(f"{where}: input '{spec.name}' is {array.dtype}, the model takes {spec.dtype}")
+                raise DataError(
+                    f"{where}: input '{spec.name}' is {array.dtype}, the model takes {spec.dtype}; "
+                    "convert it with .astype"
+                )
             array = cast
         return array
 

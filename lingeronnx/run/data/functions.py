@@ -18,7 +18,9 @@ def load_function(text: str, what: str) -> Callable[..., Any]:
     """Return the function that ``module:function`` or ``file.py:function`` names; DataError when there is none."""
     module, colon, name = text.rpartition(":")
     if not (colon and module and name.isidentifier()):
-        raise DataError(f"{what}: '{text}' is not module:function or file.py:function")
+        raise DataError(
+            f"{what}: '{text}' is not module:function or file.py:function; name it so, such as calib.py:batches"
+        )
     return user_function(module, name, what)
 
 

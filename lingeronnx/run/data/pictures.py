@@ -130,7 +130,9 @@ class Pictures:
                 if is_picture(path)
             ]
         if not found:
-            raise DataError(f"pictures: the folder {self.folder} holds no picture ({', '.join(sorted(_SUFFIXES))})")
+            raise DataError(
+                f"pictures: the folder {self.folder} holds no picture ({', '.join(sorted(_SUFFIXES))}); put some there"
+            )
         return found
 
     def _read(self, path: Path) -> np.ndarray:
@@ -153,7 +155,7 @@ class Pictures:
                 f"pictures: {path} has far more than {_FILE_PIXELS} pixels, which are the limit; make it smaller first"
             ) from error
         except Exception as error:  # Pillow raises OSError, SyntaxError, ... for damaged files
-            raise DataError(f"pictures: {path} is not a readable picture") from error
+            raise DataError(f"pictures: {path} is not a readable picture; take it out, or save it again") from error
         pixels = np.asarray(self._resized(picture)).reshape(self.size[1], self.size[0], -1)
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 

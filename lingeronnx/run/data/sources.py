@@ -101,7 +101,7 @@ def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[
                 ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
             )
         if not files:
-            raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
+            raise DataError(f"{what}: the folder {path} holds no .npz or .npy file; numpy.savez writes one")
         return Opener(lambda: (item for file in files for item in read_file(file, what, names, by_row)), True, what)
     if path.suffix in (".npz", ".npy"):
         return Opener(lambda: read_file(path, what, names, by_row), True, what)
@@ -124,7 +124,10 @@ def _iterate(items: object, what: str) -> Iterable[object]:
     if isinstance(items, Mapping | np.ndarray):
         return [items]
     if not isinstance(items, Iterable):
-        raise DataError(f"{what}: the function returned a {type(items).__name__}, not an iterable of feeds")
+        raise DataError(
+            f"{what}: the function returned a {type(items).__name__}, not an iterable of feeds; "
+            "return a list of {input: array}"
+        )
     return items
 
 

@@ -82,7 +82,7 @@ class ShapeRunner:
 
 def _does_not_run(given: Mapping[str, np.ndarray], error: Exception) -> str:
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-    return f"the model does not run on inputs {shapes}: {reason(error)}"
+    return f"the model does not run on inputs {shapes}: {reason(error)}; give shapes that it runs with"
 
 
 class FloatRunner:

@@ -309,7 +309,9 @@ def _whole(net: nn.Module) -> None:
     """Raise ConfigError for what is no module, and for a net of which something was initialised."""
     given: Any = net
     if not isinstance(given, nn.Module):
-        raise ConfigError(f"a {type(net).__name__} is no torch.nn.Module")
+        raise ConfigError(
+            f"a {type(net).__name__} is no torch.nn.Module; give the net itself, not its outputs or state_dict"
+        )
     if any(marked(module).inside for module in net.modules()):
         raise ConfigError(f"the {marked(net).original.__name__} was initialised before; init is the last call")
 

@@ -37,7 +37,9 @@ def run_named(flat: Flat, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     except LingerOnnxError:
         raise
     except Exception as error:  # the user's code
-        raise ModelError(f"the model fails on the given inputs ({type(error).__name__}: {error})") from error
+        raise ModelError(
+            f"the model fails on the given inputs ({type(error).__name__}: {error}); give what its forward takes"
+        ) from error
 
 
 def _runs(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes) -> list[TorchRun]:

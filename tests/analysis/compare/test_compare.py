@@ -91,7 +91,7 @@ def test_the_page_needs_nothing_else(compared):
     page = (folder / "profiler.html").read_text()
     assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(link|img|iframe)|\bsrc=|@import|url\(", page)
-    body = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    body = json.loads(page.split('id="data-compare">')[1].split("</script>")[0])
     assert [row["name"] for row in body["rows"]] == [row.name for row in found.rows]
     assert all(
         len(row["hx"]) == 64 and sum(row["hx"]) == row_.pair.count
@@ -108,7 +108,7 @@ def test_names_cannot_break_the_page(tmp_path):
     model = net.graph(net.node("Relu", made, out="y"))
     page = lo.compare(model, quantized(model), samples(model, 4), tmp_path) and (tmp_path / "profiler.html").read_text()
     assert "</script><b>" not in page
-    body = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    body = json.loads(page.split('id="data-compare">')[1].split("</script>")[0])
     assert body["rows"][1]["name"] == "</script><b>\"'&"
 
 

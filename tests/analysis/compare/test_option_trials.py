@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.alike import visible
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.finding import LayerFinding
 from lingeronnx.analysis.compare.first_responses import answered
 from lingeronnx.analysis.compare.option_trials import GAIN, tried
 from lingeronnx.analysis.compare.sources import source
-from lingeronnx.analysis.text import visible
 from lingeronnx.graph import ir
 from tests.compat.test_two_models import net
 from tests.nets import Net

@@ -29,7 +29,7 @@ def test_a_row(tmp_path, capsys):
     assert benchmark.main(["--write", str(page), *words]) == 0
     capsys.readouterr()
     text = page.read_text()
-    assert "| digits_cnn | venus | 1 | 100.0% | 0 |" in text
+    assert f"| digits_cnn | venus | 1 | 100.0% | {told['sqnr']:.1f} | 0 |" in text
     assert "1 of 1 programs proved" in text
     assert "Not run: digits_attention on venus" in text
 

@@ -85,6 +85,25 @@ def test_what_is_chip_ready_is_never_cut():
     assert ir.to_bytes(plain.graph) == ir.to_bytes(one.graph)
 
 
+def test_what_an_end_on_the_host_makes_chip_ready_is_not_cut(monkeypatch):
+    """Behind a float operator a sum that 8 bits cannot hold: by evidence alone the host computes all of the end."""
+    monkeypatch.setattr("lingeronnx.flow.trials.chip_parts.plan_for", None)  # planned no more often than without parts
+    net = Net(8, 8, 8)
+    a = net.node("Exp", net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4)))
+    model = net.graph(net.node("Add", a, net.const(np.full((1, 8, 1, 1), 100, np.float32)), out="y"))
+    plain, cut = (quantize(model, samples(model, 64), platform="venus", **more) for more in ({}, {"max_parts": 9}))
+    assert plain.report.chip_ready
+    assert ir.to_bytes(plain.graph) == ir.to_bytes(cut.graph)
+
+
+def test_a_model_of_which_nothing_would_be_left_stays_and_is_refused():
+    net = Net(4, 20, 20)
+    small = dataclasses.replace(ARCS, shared_memory=3100)
+    report = made(net.graph(net.conv("x", (800, 4, 3, 3), out="y")), platform=small, max_parts=9).report
+    assert [(part.name, part.runs) for part in report.program.parts] == [("chip1", False)]
+    assert "bytes are needed" in report.why_not[0]
+
+
 def test_parts_are_written_with_a_line_each(tmp_path):
     result = made(islands())
     done = result.write(tmp_path / "m.onnx")

@@ -1,0 +1,105 @@
+"""What of a model breaks a platform's limits, and how it is built, of whatever file or graph it is given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
+from ...formats.sound import check_nodes
+from ...graph import ir
+from ...graph.names import restored
+from ...ops import Violation
+from ...plan.config import QuantConfig
+from ...run.borders import float_names
+from ...run.integer.runner import target_of
+from ...run.session import is_integer_graph
+from ...targets import Target, TimeWish, by_name
+from .float_graph import check_float
+from .packer_file import check_packed, read_packable
+from .report import Check
+from .structure import Structure, of_integers, of_model
+
+__all__ = ["check", "structure"]
+
+
+def check(
+    model: str | os.PathLike[str] | ir.Graph,
+    *,
+    platform: str | Target | None = None,
+    calib: object = None,
+    packer_args: str | Sequence[str] | None = None,
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
+) -> Check:
+    """Return every limit of a platform that a model breaks.
+
+    A float model is judged as `quantize` would rewrite it. Of an integer graph, the result also says what the chip's
+    packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
+
+    Parameters
+    ----------
+    model
+        A path or a model in memory, float or integer.
+    platform
+        Default: the one an integer graph was made for, else venus.
+    calib
+        Data that give the sizes of inputs, where the file leaves them open.
+    packer_args
+        The packer's arguments, as words or as a line; default those that are chosen for the graph.
+    clock, budget_ms, timing
+        The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
+
+    Raises
+    ------
+    ModelError, ConfigError
+        For what cannot be judged at all.
+    """
+    file, proto, wish = None, None, TimeWish(clock, budget_ms, timing)
+    if isinstance(model, str | os.PathLike):
+        file, packable = read_packable(model)
+        proto = file if packable else None
+    elif is_integer_graph(model):
+        row = target_of(model) if platform is None else by_name(platform)
+        proto = ir.to_proto(row.named(model))
+    if proto is not None:
+        return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
+    if packer_args is not None:
+        raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
+    if file is not None:
+        model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
+    assert isinstance(model, ir.Graph)
+    row = wish.target(by_name(platform or QuantConfig().platform))
+    graph, notes = normalised(model, row, calib)
+    return check_float(graph, row, notes, wish)
+
+
+@np.errstate(all="ignore")  # as in `quantize`
+def structure(
+    model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    *,
+    platform: str | Target | None = None,
+    calib: object = None,
+    violations: Sequence[Violation] = (),
+) -> Structure:
+    """Return the five parts of `model_check_result.txt`: how a model is built and held, and what looks wrong.
+
+    A float model is planned as `quantize` would, on `calib`, without refining weights; ConfigError without. model :
+    what `quantize` returned is judged as it is. violations : what `check` found, to be listed with the rest.
+    """
+    if isinstance(model, QuantizedModel):
+        return of_model(model, None, violations)
+    loaded = restored(ir.opened(model))
+    if is_integer_graph(loaded):
+        check_nodes(loaded)
+        return of_integers(loaded, float_names(loaded), violations)
+    what = "how a float model would be held is told from calibration data: give --calib DATA"
+    need_data(what, loaded, calib)
+    prepared = prepare(model, calib, None, {"platform": platform})
+    planned = plan_for(prepared)
+    need_scales(what, loaded, planned.plan)
+    return of_model(complete(prepared, planned, planned.graph), loaded, violations)

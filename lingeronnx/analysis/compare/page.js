@@ -1,0 +1,154 @@
+(() => { // a scope of its own
+const D = JSON.parse(document.getElementById("data-compare").textContent), R = D.rows;
+const $ = id => document.getElementById(id);
+const num = v => v === "inf" ? Infinity : v === "-inf" ? -Infinity : v === "nan" || v === null || v === undefined ? NaN : +v;
+const show = (v, d = 4) => { v = num(v); return Number.isNaN(v) ? "-" : !Number.isFinite(v) ? (v > 0 ? "inf" : "-inf")
+  : v !== 0 && (Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3) ? v.toExponential(2) : String(+v.toPrecision(d)); };
+const pct = v => v === null ? "-" : (100 * v).toFixed(v && v < .01 ? 2 : 1) + " %";
+function el(tag, props, ...kids) { const e = document.createElement(tag); Object.assign(e, props || {}); e.append(...kids); return e; }
+function svg(tag, attrs, text) { const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const k in attrs) e.setAttribute(k, attrs[k]); if (text !== undefined) e.textContent = text; return e; }
+const tip = (e, text) => { const t = $("tip"); if (!text) { t.style.display = "none"; return; }
+  t.textContent = text; t.style.display = "block";
+  t.style.left = Math.min(e.clientX + 14, innerWidth - t.offsetWidth - 10) + "px";
+  t.style.top = Math.min(e.clientY + 14, innerHeight - t.offsetHeight - 10) + "px"; };
+const layerLink = i => { const a = el("button", {type: "button", className: "layer", textContent: R[i].name}); a.onclick = () => choose(i, true); return a; };
+const index = new Map(R.map((r, i) => [r.name, i]));
+let chosen = D.worst.length ? D.worst[0] : 0, metric = "SQNR", order = {key: "i", down: false};
+
+// ---- first screen
+for (const [cls, name] of [["nameA", D.names[0]], ["nameB", D.names[1]]])
+  document.querySelectorAll("." + cls).forEach(e => e.textContent = name);
+(() => { const s = $("story");
+  if (D.accuracy) { s.append(el("div", {className: "dim"}, "accuracy (top-1)"),
+    el("div", {className: "big"}, D.accuracy[0].toFixed(2) + " % → " + D.accuracy[1].toFixed(2) + " %")); }
+  Object.entries(D.outputs).slice(0, 6).forEach(([n, v]) => s.append(el("div", {className: "dim"}, "output " + n),
+    el("div", {className: D.accuracy ? "" : "big"}, show(v, 3) + " dB SQNR")));
+  s.append(el("div", {className: "dim", style: "margin-top:8px"}, D.findings.length + (D.findings.length === 1 ? " finding" : " findings")));
+})();
+D.worst.forEach(i => { const r = R[i], q = num(r.own), w = Number.isFinite(q) ? Math.max(2, Math.min(100, 100 - 2 * q)) : 2;
+  const li = el("li", {}, layerLink(i), " ", el("span", {className: "dim"}, r.kinds.filter(x => x).join(" → ") + ", own " +
+    show(r.own, 3) + " dB"), r.why ? el("span", {className: "bad"}, " " + r.why) : "");
+  const bar = el("div", {className: "depth"}); bar.style.width = w + "%"; li.append(bar); $("worst").append(li); });
+(() => { const f = $("findings"); if (!D.findings.length) { f.textContent = "Nothing is out of the ordinary."; return; }
+  const list = el("ol"); D.findings.slice(0, 5).forEach(x => { const at = index.get(x.layer);
+    list.append(el("li", {}, el("b", {}, x.kind), " ", at === undefined ? x.layer : layerLink(at), el("div", {className: "dim"}, x.measured))); });
+  f.append(list); if (D.findings.length > 5) f.append(el("div", {className: "dim"}, "and " + (D.findings.length - 5) + " more: see the layers"));
+  if (D.options) { const pre = el("pre", {tabIndex: 0}, el("code", {}, D.options)), b = el("button", {type: "button", className: "copy"}, "copy");
+    b.setAttribute("aria-label", "copy " + D.options);
+    f.append(el("div", {className: "dim"}, "options to paste"), el("div", {className: "command"}, pre, b)); } })();
+
+// ---- curves and ranges over depth
+const METRICS = ["SQNR", "Cosine", "MSE", "L1", "KL", "Atol", "Rtol"];
+METRICS.forEach(m => $("metric").append(el("option", {value: m, textContent: m === "SQNR" ? "SQNR, dB" : m})));
+$("metric").onchange = e => { metric = e.target.value; curve(); };
+const H = 190, L = 56, B = 16, IN = 12; // IN: room for half a pair of bars
+let W = 1000, SPAN = 0; // of the window, so that writing keeps its size
+function measure() { W = Math.max($("curve").clientWidth, 280); SPAN = W - L - 8 - 2 * IN; }
+measure();
+const xOf = i => L + IN + SPAN * (R.length < 2 ? .5 : i / (R.length - 1));
+function frame(host, height, ticks, yOf) { const s = svg("svg", {viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": host.id + " over depth; the table below has the figures"});
+  ticks.forEach(([v, text]) => { s.append(svg("line", {x1: L, x2: W - 8, y1: yOf(v), y2: yOf(v), class: "grid"}),
+    svg("text", {x: L - 6, y: yOf(v) + 4, "text-anchor": "end"}, text)); });
+  s.append(svg("text", {x: L, y: height - 3}, "input"), svg("text", {x: W - 8, y: height - 3, "text-anchor": "end"}, "output"));
+  const at = e => { const b = s.getBoundingClientRect(), x = (e.clientX - b.left) / b.width * W;
+    return Math.max(0, Math.min(R.length - 1, Math.round((x - L - IN) / SPAN * (R.length - 1)))); };
+  s.onclick = e => choose(at(e)); s.onmouseleave = e => tip(e, "");
+  s.onmousemove = e => { const r = R[at(e)]; tip(e, r.name + "\n" + r.kinds.join(" → ") + "\nSQNR " + show(r.m.SQNR, 3) + " dB, own " +
+    show(r.own, 3) + " dB" + (r.why ? "\n" + r.why : "")); };
+  host.replaceChildren(s); return s; }
+function curve() { measure(); const log = ["MSE", "L1", "KL", "Atol", "Rtol"].includes(metric), most = metric === "SQNR" ? 60 : Infinity;
+  const cap = v => { v = num(v); if (Number.isNaN(v)) return null; if (log) return v > 0 ? Math.max(Math.log10(v), -12) : -12;
+    return Math.max(Math.min(v, most), -20); };
+  const one = R.map(r => cap(r.m[metric])), two = R.map(r => cap(r.o[metric])), all = [...one, ...two].filter(v => v !== null);
+  let lo = Math.min(...all), hi = Math.max(...all); if (!(hi > lo)) { lo -= 1; hi += 1; }
+  if (metric === "SQNR") { lo = 20 * Math.floor(Math.min(lo, 0) / 20); hi = 20 * Math.ceil(hi / 20); } // five round ticks
+  const y = v => 8 + (H - 8 - B - 8) * (hi - v) / (hi - lo);
+  const ticks = [...Array(5).keys()].map(k => { const v = lo + (hi - lo) * k / 4; return [v, log ? show(10 ** v, 2) : show(v, 3)]; });
+  const s = frame($("curve"), H, ticks, y);
+  for (const [cls, line] of [["la", one], ["lb", two]]) { let d = "", pen = "M";
+    line.forEach((v, i) => { if (v === null) { pen = "M"; return; } d += pen + xOf(i).toFixed(1) + " " + y(v).toFixed(1); pen = "L"; });
+    s.append(svg("path", {d, class: cls})); }
+  R.forEach((r, i) => { if (r.why && two[i] !== null) s.append(svg("circle", {cx: xOf(i), cy: y(two[i]), r: 3, class: "dot"})); });
+  s.append(svg("line", {x1: xOf(chosen), x2: xOf(chosen), y1: 4, y2: H - B, class: "pin"})); }
+function ranges() { const h = 150, f = v => Math.sign(v) * Math.log10(1 + Math.abs(v) * 100), all = R.flatMap(r => [r.x[0], r.x[1], r.y[0], r.y[1]].map(num)).filter(Number.isFinite);
+  const top = Math.max(...all.map(v => Math.abs(f(v))), 1), y = v => 6 + (h - B - 12) * (top - f(v)) / (2 * top);
+  const mag = 10 ** Math.floor(Math.log10(Math.max(...all.map(Math.abs), .01)));
+  const ticks = [0]; for (const v of [mag, -mag, mag / 10, -mag / 10]) if (ticks.every(u => Math.abs(y(u) - y(v)) > 13)) ticks.push(v);
+  const s = frame($("ranges"), h, ticks.map(v => [v, v ? show(v) : "0"]), y);
+  const w = Math.max(.6, Math.min(9, (W - L) / R.length * .38));
+  R.forEach((r, i) => { for (const [k, cls, dx] of [["x", "fa", -w], ["y", "fb", 0]]) { const a = num(r[k][0]), b = num(r[k][1]);
+    if (Number.isFinite(a)) s.append(svg("rect", {x: xOf(i) + dx, y: y(b), width: w, height: Math.max(y(a) - y(b), .8), class: cls})); } });
+  s.append(svg("line", {x1: xOf(chosen), x2: xOf(chosen), y1: 4, y2: h - B, class: "pin"})); }
+
+// ---- one layer
+function histogram(r) { const w = Math.max($("histogram").clientWidth, 280), h = 220, s = svg("svg", {viewBox: `0 0 ${w} ${h}`, id: "histsvg", role: "img", "aria-label": "histograms of " + r.name}), n = r.hx.length;
+  const top = Math.log10(1 + Math.max(...r.hx, ...r.hy, 1)), bw = (w - 12) / n, y = v => (h - 30) * (1 - Math.log10(1 + v) / top);
+  for (const [bins, cls] of [[r.hx, "ha"], [r.hy, "hb"]]) { let d = ""; bins.forEach((v, i) => { if (v) d += `M${(6 + i * bw).toFixed(1)} ${h - 22}V${(y(v) + 8).toFixed(1)}h${(bw * .96).toFixed(1)}V${h - 22}z`; });
+    s.append(svg("path", {d, class: cls})); }
+  s.append(svg("line", {x1: 6, x2: w - 6, y1: h - 22, y2: h - 22, class: "grid"}), svg("text", {x: 6, y: h - 7}, show(r.lo)),
+    svg("text", {x: w - 6, y: h - 7, "text-anchor": "end"}, show(r.hi)), svg("text", {x: w / 2, y: h - 7, "text-anchor": "middle"}, w < 420 ? "value" : "value (counts on a scale of powers of ten)"));
+  $("histogram").replaceChildren(s);
+  $("histtext").textContent = D.names[0] + " blue, " + D.names[1] + " orange; where both are, they mix."; }
+const readers = R.map(() => []); R.forEach((r, i) => r.parents.forEach(p => readers[p].push(i)));
+function neighbours(at) { const layer = new Map([[at, 0]]);
+  const walk = (from, next, step) => { let edge = [from]; for (let d = 1; d <= 2; d++) { const more = [];
+    edge.forEach(i => next(i).slice(0, 4).forEach(j => { if (!layer.has(j)) { layer.set(j, step * d); more.push(j); } })); edge = more; } };
+  walk(at, i => R[i].parents, -1); walk(at, i => readers[i], 1);
+  const cols = [-2, -1, 0, 1, 2].map(c => [...layer].filter(([, l]) => l === c).map(([i]) => i));
+  const bw = 150, bh = 34, gap = 26, rows = Math.max(...cols.map(c => c.length)), h = Math.max(rows * (bh + 14) + 10, 110), w = 5 * bw + 4 * gap + 8;
+  const place = new Map(), s = svg("svg", {viewBox: `0 0 ${w} ${h}`, id: "graphsvg", role: "group", "aria-label": "neighbours of " + R[at].name});
+  cols.forEach((c, k) => c.forEach((i, n) => place.set(i, [4 + k * (bw + gap), h / 2 + (n - (c.length - 1) / 2) * (bh + 14) - bh / 2])));
+  for (const [i, [x, y]] of place) R[i].parents.forEach(p => { const q = place.get(p); if (q)
+    s.append(svg("path", {class: "edge", d: `M${q[0] + bw} ${q[1] + bh / 2}C${q[0] + bw + gap / 2} ${q[1] + bh / 2} ${x - gap / 2} ${y + bh / 2} ${x} ${y + bh / 2}`})); });
+  for (const [i, [x, y]] of place) { const r = R[i], g = svg("g", {class: "node" + (i === at ? " chosen" : "") + (r.why ? " wrong" : "")});
+    const label = r.name.length > 22 ? "…" + r.name.slice(-21) : r.name;
+    g.append(svg("rect", {x, y, width: bw, height: bh, rx: 5}), svg("text", {x: x + 7, y: y + 14}, label),
+      svg("text", {x: x + 7, y: y + 27}, (r.kinds[1] || r.kinds[0]) + " " + show(r.own, 3) + " dB"));
+    g.setAttribute("role", "button"); g.setAttribute("tabindex", 0); g.onkeydown = e => { if (e.key === "Enter") choose(i); }; g.onclick = () => choose(i); g.onmousemove = e => tip(e, r.name + (r.why ? "\n" + r.why : "")); g.onmouseleave = e => tip(e, ""); s.append(g); }
+  $("graph").replaceChildren(s); }
+function detail() { const r = R[chosen]; if (!r) return; $("chosen").textContent = r.name; histogram(r); neighbours(chosen);
+  const facts = $("facts"); facts.replaceChildren(); const fact = (k, v, cls) => facts.append(el("dt", {}, k), el("dd", {className: cls || ""}, v));
+  fact("written by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : "")); fact("shape", r.shape.join(" × "));
+  fact("held in", r.dtype + (r.scale === null ? "" : ", " + show(r.scale, 6) + " counts per unit"));
+  if (r.wbits !== null) fact("bits of weights", String(r.wbits));
+  if (r.cycles !== null) fact("cycles of a call", Math.round(r.cycles).toLocaleString("en"));
+  fact("saturated, cut off, used", pct(r.sat) + ", " + pct(r.clip) + ", " + pct(r.used));
+  METRICS.forEach(m => fact(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
+  for (const [k, i] of [["range", 0], ["mean, variance", 2]]) fact(k, [r.x, r.y].map(v => show(v[i]) + (i ? ", " : " … ") + show(v[i + 1])).join("   against   "));
+  D.findings.filter(f => f.layer === r.name || f.also.includes(r.name)).forEach(f => { fact("finding", f.kind + ": " + f.measured + " (limit: " + f.limit + ")", "bad");
+    fact("remedy", f.remedy);
+    f.options.forEach(o => { const b = el("button", {type: "button", className: "copy"}, "copy"); b.setAttribute("aria-label", "copy " + o);
+      facts.append(el("dt", {}, "option"), el("dd", {}, el("div", {className: "command"}, el("pre", {tabIndex: 0}, el("code", {}, o)), b))); }); }); }
+function choose(i, go) { chosen = i; curve(); ranges(); detail();
+  document.querySelectorAll("#body tr").forEach(tr => tr.classList.toggle("chosen", +tr.dataset.i === i));
+  if (go) $("detail").scrollIntoView({block: "start"}); }
+
+// ---- the table
+const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], ["kind", "operator", r => r.kinds[0] || r.kinds[1], "t"], ["dtype", "held", r => r.dtype, "t"],
+  ["SQNR", "SQNR", r => num(r.m.SQNR)], ["own", "own SQNR", r => num(r.own)], ["Cosine", "Cosine", r => num(r.m.Cosine)], ["MSE", "MSE", r => num(r.m.MSE)],
+  ["L1", "L1", r => num(r.m.L1)], ["KL", "KL", r => num(r.m.KL)], ["Atol", "Atol", r => num(r.m.Atol)], ["Rtol", "Rtol", r => num(r.m.Rtol)],
+  ["sat", "saturated", r => r.sat, "", pct], ["clip", "cut off", r => r.clip, "", pct], ["used", "used", r => r.used, "", pct],
+  ...(R.some(r => r.wbits !== null) ? [["wbits", "weight bits", r => r.wbits, "", v => v === null ? "" : String(v)]] : []),
+  ...(R.some(r => r.cycles !== null) ? [["cycles", "cycles", r => r.cycles, "", v => v === null ? "" : Math.round(v).toLocaleString("en")]] : []), ["why", "finding", r => r.why, "t bad"]];
+COLS.forEach(([key, title, , cls]) => { const th = el("th", {className: (cls || "").split(" ")[0]}); th.dataset.key = key; th.scope = "col"; const b = el("button", {type: "button"}, title); th.append(b);
+  b.onclick = () => { order = {key, down: order.key === key ? !order.down : false}; table(); }; $("head").append(th); });
+$("kind").append(el("option", {value: "", textContent: "every operator"}));
+[...new Set(R.map(r => r.kinds[0] || r.kinds[1]))].sort().forEach(k => $("kind").append(el("option", {value: k, textContent: k})));
+function table() { const part = $("filter").value.toLowerCase(), kind = $("kind").value, only = $("only").checked, get = COLS.find(c => c[0] === order.key)[2];
+  const rows = R.filter(r => (!part || r.name.toLowerCase().includes(part)) && (!kind || (r.kinds[0] || r.kinds[1]) === kind) && (!only || r.why));
+  const rank = v => v === null || v === undefined || Number.isNaN(v) || v === "" ? null : v;
+  rows.sort((p, q) => { const a = rank(get(p)), b = rank(get(q)); if (a === null || b === null) return (a === null) - (b === null);
+    return (a < b ? -1 : a > b ? 1 : 0) * (order.down ? -1 : 1) || p.i - q.i; });
+  const made = rows.map(r => { const tr = el("tr", {className: r.i === chosen ? "chosen" : ""}); tr.dataset.i = r.i;
+    COLS.forEach(([, , value, cls, form]) => { const v = value(r), td = el("td", {className: cls || ""}); td.textContent = form ? form(v) : typeof v === "number" ? show(v) : v;
+      if (cls && cls.includes("name")) td.replaceChildren(layerLink(r.i)); tr.append(td); });
+    tr.onclick = () => choose(r.i); return tr; });
+  $("body").replaceChildren(...made); $("count").textContent = rows.length + " of " + R.length;
+  document.querySelectorAll("#head th").forEach(th => { const c = COLS.find(c => c[0] === th.dataset.key); th.setAttribute("aria-sort", order.key !== c[0] ? "none" : order.down ? "descending" : "ascending"); th.firstChild.textContent = c[1] + (order.key === c[0] ? (order.down ? " ▾" : " ▴") : ""); }); }
+$("filter").oninput = table; $("kind").onchange = table; $("only").onchange = table;
+
+// ---- as wide as the window
+addEventListener("resize", () => { curve(); ranges(); detail(); });
+table(); if (R.length) choose(chosen);
+})();

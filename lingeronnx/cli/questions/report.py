@@ -1,0 +1,81 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .._shared import (
+    DATA,
+    PATH,
+    amounts,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pairs,
+    pictures,
+    print_json,
+    progress_bar,
+    timing,
+)
+from ..show import console_for, print_line
+
+__all__ = ["report"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report",
+        "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report --clock 300 --sensitivity sensitivity",
+    )
+)
+@click.argument("float_model", type=PATH, metavar="MODEL")
+@click.argument("quant_model", type=PATH, metavar="QUANT")
+@click.option("--data", required=True, metavar="DATA", help=f"What to run both on: {DATA}; may hold labels.")
+@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for report.html and .json.")
+@click.option("--sensitivity", type=PATH, metavar="DIR", help="A folder that sensitivity wrote: show it, too.")
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that is fed back: items of DATA are calls. Repeatable.",
+)
+@timing
+@pictures
+@amounts
+@json_option
+def report(
+    float_model: Path,
+    quant_model: Path,
+    data: str,
+    output: Path,
+    sensitivity: Path | None,
+    state: Sequence[str],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write one page for the browser on a quantized model: what to do, limits, memory, cost, time, every layer.
+
+    The page needs nothing else, no network either. quantize --report DIR writes the same with what quantize did.
+    """
+    source = folders_of_pictures(options)
+    fed = pairs("--state", state, "OUT=IN") or None
+    with progress_bar() as progress:
+        from ... import api
+
+        files = api.report(
+            float_model,
+            quant_model,
+            source(data),
+            output,
+            sensitivity=sensitivity,
+            state=fed,
+            progress=progress,
+            **options,
+        )
+    print_line(console_for(as_json), "written", ", ".join(map(str, files)))
+    if as_json:
+        print_json({"model": float_model, "quantized": quant_model, "written": list(files)})

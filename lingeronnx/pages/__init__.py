@@ -1,0 +1,13 @@
+"""Pages for a browser, one file each that needs nothing else, no network either: what all of them share.
+
+    PagePart   a section: its HTML, and what it brings along (style, script, data)
+    page       the whole text: head, contents, parts
+    parts      the pieces that a part is built of; they escape every text that they are given
+
+Knows no model and no result: each result has a function of its own that makes its `PagePart`.
+"""
+
+from . import parts
+from .document import PagePart, page
+
+__all__ = ["PagePart", "page", "parts"]

@@ -1,0 +1,71 @@
+"""A page: parts under one head, with one style sheet and one script, all in one file.
+
+Data stand in ``<script type="application/json" id="data-PART">``, so that the page says to programs what it says to
+people. The policy in the head forbids the page to load anything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from ..alike import visible
+from .parts import text
+
+__all__ = ["PagePart", "page", "plain"]
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """A section of a page.
+
+    key : of its id and of its data's. title : its heading. html : what stands below. data : JSON-ready, shown as
+    `data-KEY`; None for none. style, script : CSS and JavaScript that it needs beside the page's own.
+    """
+
+    key: str
+    title: str
+    html: str
+    data: object = None
+    style: str = ""
+    script: str = ""
+
+
+def page(title: str, about: str, parts: Sequence[PagePart]) -> str:
+    """Return the HTML of a page; title, about : plain texts."""
+    links = "".join(f'<li><a href="#{part.key}">{text(part.title)}</a></li>' for part in parts)
+    shown = {
+        "TITLE": text(title),
+        "ABOUT": text(about),
+        "STYLE": "\n".join([_read("page.css"), *(part.style for part in parts)]),
+        "CONTENTS": f'<nav aria-label="contents"><ul>{links}</ul></nav>' if len(parts) > 1 else "",
+        "PARTS": "\n".join(map(_section, parts)),
+        "SCRIPT": "\n".join([_read("page.js"), *(part.script for part in parts)]),
+    }
+    pieces = _read("page.html").split("%%")
+    return "".join(shown[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+
+
+def _section(part: PagePart) -> str:
+    body = json.dumps(plain(part.data, visible), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = "" if part.data is None else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
+    head = f'<h2 id="{part.key}-title">{text(part.title)}</h2>'
+    return f'<section id="{part.key}" aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
+
+
+def plain(value: object, told: Callable[[str], str] = str) -> object:
+    """Return a value as JSON has it, every text as `told` has it, a number that is not finite as null."""
+    if isinstance(value, dict):
+        return {told(str(key)): plain(item, told) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, told) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return told(value) if isinstance(value, str) else value
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")

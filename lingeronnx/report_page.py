@@ -1,0 +1,210 @@
+"""One page on one quantization: the advice first, then what quantize, check, compare and sensitivity say."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .analysis.check.check import check
+from .analysis.check.page import checked_part
+from .analysis.check.report import Check
+from .analysis.compare.compare import compare
+from .analysis.compare.comparison import Comparison
+from .analysis.compare.page import compared_part
+from .analysis.sensitivity.page import read_part
+from .errors import ConfigError
+from .files import making, write_text
+from .flow import QuantizedModel
+from .flow.report import Report, rewritten, told_findings, told_floats
+from .graph import ir
+from .pages import PagePart, page, parts
+from .pages.document import plain
+from .run.session import is_integer_graph
+from .search.page import search_part
+
+__all__ = ["report"]
+
+#: The names of the files.
+PAGE, DATA = "report.html", "report.json"
+
+
+def report(
+    model: str | os.PathLike[str] | ir.Graph,
+    quantized: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    data: object,
+    folder: str | os.PathLike[str],
+    *,
+    sensitivity: str | os.PathLike[str] | None = None,
+    again: str = "",
+    clock: float | None = None,
+    budget_ms: float | None = None,
+    timing: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> list[Path]:
+    """Write one page on a quantized model, report.html, and its data, report.json; return their paths.
+
+    Parameters
+    ----------
+    model, quantized
+        The float model; its integer graph, or what `quantize` returned, whose report is on the page then.
+    data
+        What both are compared on; as everywhere.
+    folder
+        Made where need be.
+    sensitivity
+        A folder that `sensitivity` wrote, to be shown.
+    again
+        The command line that options to try next are added to.
+    clock, budget_ms, timing
+        As for `check`.
+    settings
+        Those of `compare`: state, batch, limit, progress.
+
+    Raises
+    ------
+    ConfigError
+        For wrong settings, for a float `quantized`, and where the folder cannot be written.
+    DataError
+        Where the data do not fit, or the models have nothing in common.
+    """
+    made = quantized.report if isinstance(quantized, QuantizedModel) else None
+    graph = quantized.graph if isinstance(quantized, QuantizedModel) else quantized
+    if not is_integer_graph(ir.opened(graph)):
+        raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
+    platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
+    checked = check(graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
+    found = compare(model, quantized, data, **settings)
+    name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
+    return _write(folder, name, checked, found, made, sensitivity=sensitivity, again=again)
+
+
+def _write(
+    folder: str | os.PathLike[str],
+    name: str,
+    check: Check,
+    comparison: Comparison,
+    report: Report | None,
+    *,
+    sensitivity: str | os.PathLike[str] | None,
+    again: str,
+) -> list[Path]:
+    """Write report.html and report.json into `folder`, which is made where need be; return their paths.
+
+    name : of the model. report : quantize's, where it is known. sensitivity : the folder of an earlier run. again : the
+    command line that options are added to. ConfigError where that cannot be written, or the folder holds no run.
+    """
+    ranked, advised = (None, "") if sensitivity is None else read_part(sensitivity)
+    shown = [checked_part(check), compared_part(comparison), ranked]
+    if report is not None:
+        shown = [_quantized_part(report), None if report.search is None else search_part(report.search), *shown]
+    found = [part for part in shown if part is not None]
+    first = _advice(check, comparison, report, advised, again)
+    text = page(f"{name} on {check.platform}", check.verdict, [first, *found])
+    data = json.dumps(plain({part.key: part.data for part in [first, *found]}), indent=2, allow_nan=False)
+    with making(folder, parents=True) as home:
+        write_text(home / DATA, data + "\n")
+        write_text(home / PAGE, text)
+    return [Path(folder) / PAGE, Path(folder) / DATA]
+
+
+# ---- the advice ----------------------------------------------------------------------------------------------------
+
+
+def _advice(check: Check, comparison: Comparison, report: Report | None, advised: str, again: str) -> PagePart:
+    """Return what to do, as data and as a list: each with why, and what to paste where there is something."""
+    found = [
+        {"from": "quantize", "why": step.gives, "paste": f"{again} {' '.join(step.options)}".strip()}
+        for step in (() if report is None else report.next)
+    ]
+    found += [
+        {"from": "quantize", "why": warning, "paste": ""} for warning in (() if report is None else report.warnings)
+    ]
+    found += [{"from": "check", "why": line, "paste": ""} for line in _against(check)]
+    found += _compared(comparison)
+    if advised:
+        found.append(
+            {"from": "sensitivity", "why": "layers that are quantized wider or left in float", "paste": advised}
+        )
+    items = [
+        f"<b>{parts.text(step['from'])}</b>: {parts.text(step['why'])}"
+        + (parts.command(step["paste"]) if step["paste"] else "")
+        for step in found
+    ]
+    html = (
+        parts.listed(items)
+        if items
+        else parts.line(
+            "No limit is broken, and no layer is out of the ordinary. Is the accuracy too little all the same, "
+            "sensitivity says which operators cost it."
+        )
+    )
+    return PagePart("advice", "What to do", html, found)
+
+
+def _against(check: Check) -> list[str]:
+    """Return what speaks against the graph, with the remedy, a line for each rule."""
+    return [*told_findings(check.findings), *map(str, check.remaining if check.kind == "float" else check.violations)]
+
+
+def _compared(comparison: Comparison) -> list[dict[str, str]]:
+    """Return the options that help, and after them the findings."""
+    found = []
+    if comparison.options:
+        tried = comparison.tried
+        gives = "not tried" if tried is None else f"tried: {tried.value:.1f} dB, as it is {tried.now:.1f} dB"
+        found.append({"from": "compare", "why": f"options that help ({gives})", "paste": comparison.options})
+    return found + [
+        {"from": "compare", "why": f"{f.kind}: {f.place}: {f.measured} (limit: {f.limit}); {f.remedy}", "paste": ""}
+        for f in comparison.findings
+    ]
+
+
+# ---- quantize's report ---------------------------------------------------------------------------------------------
+
+
+def _quantized_part(report: Report) -> PagePart:
+    """Return quantize's report as a section."""
+    ready = "yes" if report.chip_ready else "no" if report.is_chip else f"no: {report.platform} is no chip"
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(report.layers.items(), key=lambda item: -item[1]))
+    facts: list[tuple[str, object]] = [
+        ("platform", f"{report.platform}, {report.mode}"),
+        ("chip-ready", ready),
+        ("integer layers", f"{sum(report.layers.values())}: {counts}"),
+        ("integer MACs", report.macs_text),
+        *((f"output {name}", _fidelity(seen, report, name)) for name, seen in report.outputs.items()),
+    ]
+    if report.accuracy is not None:
+        facts.append(("accuracy", _accuracy(report.accuracy)))
+    html = [parts.facts(facts)]
+    if report.packer and report.chip_ready:
+        html += [parts.title("Pack it with"), parts.command(report.packer)]
+    html += [parts.title("Pack each part with")] if any(part.packer for part in report.program.chip) else []
+    html += [parts.command(part.packer) for part in report.program.chip if part.packer]
+    for head, lines in (
+        ("Why it is not chip-ready", report.why_not),
+        ("Left in float", told_floats([*report.float_nodes, *report.host_part], True)),
+        ("Written otherwise", rewritten(report.fitted, True)),
+        ("Warnings", report.warnings),
+        ("Notes", report.notes),
+    ):
+        html += _list(head, lines)
+    return PagePart("quantize", "What quantize did", "\n".join(html), report.to_dict())
+
+
+def _list(head: str, lines: Sequence[str]) -> list[str]:
+    return [parts.title(head), parts.listed(map(parts.text, lines))] if lines else []
+
+
+def _fidelity(seen: Mapping[str, float], report: Report, name: str) -> str:
+    doubt = report.doubts.get(name)
+    text = f"SQNR {seen['sqnr']:.2f} dB, cosine {seen['cosine']:.6f} {report.measured_on}"
+    return f"{text} ({doubt})" if doubt else text
+
+
+def _accuracy(accuracy: Mapping[str, Any]) -> str:
+    before = "-" if accuracy["float"] is None else f"{accuracy['float']:.2f}"
+    after = f"{accuracy['integer']:.2f} {accuracy['unit']}".rstrip()
+    return f"{before} -> {after} ({accuracy['metric']}, {accuracy['samples']} samples)"

@@ -1,0 +1,112 @@
+"""One page on a quantization: what it says is what the results say, in every way that it is written."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import lingeronnx as lo
+from lingeronnx.cli import main
+from lingeronnx.pages.document import plain
+from tests.nets import concat, quantized, samples
+from tests.pages.test_document import data, self_contained
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return a folder with a model, an integer graph with a scale 16 times too large, and data."""
+    home = tmp_path_factory.mktemp("report")
+    model = concat()
+    bad = quantized(model, overrides={"t4": {"scale": 128.0}})
+    lo.graph.ir.save(model, home / "m.onnx")
+    bad.save(home / "q.onnx")
+    np.savez(home / "d.npz", **samples(model, 32, seed=2))
+    return home, bad
+
+
+def run(*words):
+    """Call the command line."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_it_says_what_the_results_say(files, tmp_path):
+    """Data of the page, of report.json and of the results are one; the advice stands first; options can be copied."""
+    home, bad = files
+    lo.report(home / "m.onnx", bad, home / "d.npz", tmp_path, again="lingeronnx quantize m.onnx")
+    text, body = (tmp_path / "report.html").read_text(), json.loads((tmp_path / "report.json").read_text())
+    assert self_contained(text)
+    assert list(body) == ["advice", "quantize", "check", "compare"]
+    assert data(text, "quantize") == body["quantize"] == json.loads(json.dumps(plain(bad.report.to_dict())))
+    assert data(text, "check") == body["check"] == json.loads(json.dumps(plain(lo.check(bad.graph).to_dict())))
+    found = lo.compare(home / "m.onnx", bad, home / "d.npz")
+    assert body["compare"]["findings"] == [finding.to_dict() for finding in found.findings]
+    assert body["compare"]["outputs"] == pytest.approx(found.outputs, rel=1e-5)
+    assert any(step["paste"] == found.options for step in body["advice"])
+    assert (
+        text.index('id="advice"') < text.index('id="quantize"') < text.index('id="check"') < text.index('id="compare"')
+    )
+    pasted = [step for step in body["advice"] if step["paste"]]
+    assert text.split('id="quantize"')[0].count('class="copy"') == len(pasted) > 0
+
+
+def test_the_command(files, tmp_path):
+    """Real files in, two files out; what sensitivity left is shown; nothing is known of what quantize said."""
+    home, _ = files
+    (tmp_path / "s").mkdir()
+    lo.sensitivity(home / "m.onnx", home / "d.npz", folder=tmp_path / "s", limit=8)
+    done = run("report", home / "m.onnx", home / "q.onnx", "--data", home / "d.npz", "--limit", 8, "-o", tmp_path / "r",
+               "--sensitivity", tmp_path / "s", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in (tmp_path / "r").iterdir()} == {"report.html", "report.json"}
+    assert [name.rpartition("/")[2] for name in json.loads(done.stdout)["written"]] == ["report.html", "report.json"]
+    body = json.loads((tmp_path / "r/report.json").read_text())
+    assert list(body) == ["advice", "check", "compare", "sensitivity"]
+    assert body["sensitivity"] == json.loads((tmp_path / "s/sensitive_ops.json").read_text())
+
+
+def test_quantize_writes_it_too(files, tmp_path):
+    home, _ = files
+    words = ["quantize", home / "m.onnx", "-o", tmp_path / "q.onnx", "--effort", "fast", "--report", tmp_path / "r"]
+    done = run(*words, "--calib", home / "d.npz", "--json")
+    assert done.exit_code == 0, done.output
+    told, body = json.loads(done.stdout), json.loads((tmp_path / "r/report.json").read_text())
+    assert body["quantize"] == {key: told[key] for key in body["quantize"]}
+    assert "-g " + str(tmp_path / "q.onnx") in (tmp_path / "r/report.html").read_text()
+    wrong = run(*words)
+    assert wrong.exit_code == 2
+    assert "give --eval DATA or --calib DATA" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("m.onnx", "m.onnx", "-o", "out"), "report needs a quantized model"),
+        (("m.onnx", "q.onnx", "-o", "d.npz"), "give a folder"),
+        (("m.onnx", "q.onnx", "-o", "out", "--sensitivity", "."), "cannot read the ranking"),
+        (("m.onnx", "none.onnx", "-o", "out"), "none.onnx"),
+    ],
+)
+def test_what_is_wrong_is_one_line(files, monkeypatch, words, said):
+    home, _ = files
+    monkeypatch.chdir(home)
+    done = run("report", *words, "--data", "d.npz", "--limit", 4)
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (home / "out").exists()
+
+
+def test_names_stay_names(tmp_path):
+    """A tensor whose name would end the script, and turns the writing round."""
+    from tests.nets import Net
+
+    net = Net(3, 6, 6, seed=3)
+    made = net.conv("x", (4, 3, 3, 3), out="</script><b>|\u202e\"'&")
+    model = net.graph(net.node("Relu", made, out="y"))
+    lo.report(model, quantized(model), samples(model, 4), tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "</script><b>" not in text
+    assert "\u202e" not in text
+    assert len(re.findall("</script>", text)) == len(re.findall("<script", text))
