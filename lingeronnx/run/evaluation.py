@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from ..errors import ConfigError, DataError
 from ..graph import ir
 from ..plan.synthetic import warnings_of
@@ -152,8 +154,15 @@ class _Measuring:
         main, *base = self.measures()
         got = self.model.run([self.output], feeds)[0]
         want = None if self.base is None else self.base.run([self.output], feeds)[0]
+        if not np.ndim(got):
+            raise DataError(f"output '{self.output}' is one number for all samples: nothing of a sample is measured")
         if not main.needs_labels:
             assert want is not None
+            if np.size(want) != np.size(got):
+                sizes = f"{list(np.shape(got))}, the baseline's {list(np.shape(want))}"
+                raise DataError(
+                    f"output '{self.output}' has shape {sizes}: it does not follow the samples; use --batch 1"
+                )
             main.add(want, got)
         elif labels is None:
             raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array; sqnr needs none")

@@ -204,6 +204,11 @@ LISTED = {
        for what, change in (("text", _TEXT), ("a sequence", _SEQUENCE))
        for call in (("simulate", "m.onnx", "--input", "d.npz"), ("profile", "m.onnx", "--data", "d.npz", "-o", "p"),
                     ("deploy", "m.onnx", "--input", "d.npz", "-o", "out"))},
+    **{f"{kind} as an output, evaluate": _integer(
+        change, ("evaluate", "m.onnx", "--baseline", "b.onnx", "--data", "d.npz"),
+        b__onnx=_float(change).files["m.onnx"])
+       for kind, change in (("a sum", _ends_in("ReduceSum", helper.make_tensor_type_proto(1, None), keepdims=0)),
+                            ("a shape", _ends_in("Shape", helper.make_tensor_type_proto(7, None))))},
     # text files
     "YAML of brackets": _with("q__yaml", b"[" * 5000, "--config", "q.yaml"),
     "YAML with inf": _with("q__yaml", b"memory: .inf", "--config", "q.yaml"),
