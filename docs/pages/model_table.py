@@ -27,9 +27,8 @@ _HEAD = f"""{MADE}
 Each model on each target with the defaults, as the pages of lingeronnx {lingeronnx.__version__} have it from what
 commands measured: accuracy from [promises](promises.md), which `make promises` holds, and which has further figures of
 some models; RAM, flash and external memory (psram) of the whole program, in bytes, from [programs](programs.md); cycles
-of one call with `--objective plain`, at the upper end, from [time on the chip](latency.md), known for arcs only. An
-empty cell was not measured. [Real models](real-models.md) says more of public models,
-[first attempts](first-attempts.md) of nets never seen before.
+of one call, at the upper end, from [time on the chip](latency.md), known for arcs only. An empty cell was not measured.
+[Real models](real-models.md) says more of public models, [first attempts](first-attempts.md) of nets never seen before.
 """
 
 
@@ -52,8 +51,13 @@ def page() -> str:
 
 def rows() -> Iterator[list[str]]:
     """Yield the cells of each model on each target, in the order of the promises."""
+<<<<<<< HEAD
     memory = {(_short(r[0]), r[1]): r[6:9] for r in _table("programs.md", 15)}
     cycles = {_short(r[0]): r[3] for r in _table("latency.md", 9)}
+=======
+    memory = {(_short(r[0]), r[1]): r[5:8] for r in _table("programs.md", 14)}
+    cycles = {_short(r[0]): r[4] for r in _table("latency.md", 10)}
+>>>>>>> line32
     promised: dict[tuple[str, str], dict[str, str]] = {}
     for model, target, settings, measure, value, *_ in _table("promises.md", 7):
         if not settings or settings == "`--mode max-value`":
