@@ -51,13 +51,8 @@ def page() -> str:
 
 def rows() -> Iterator[list[str]]:
     """Yield the cells of each model on each target, in the order of the promises."""
-<<<<<<< HEAD
     memory = {(_short(r[0]), r[1]): r[6:9] for r in _table("programs.md", 15)}
-    cycles = {_short(r[0]): r[3] for r in _table("latency.md", 9)}
-=======
-    memory = {(_short(r[0]), r[1]): r[5:8] for r in _table("programs.md", 14)}
     cycles = {_short(r[0]): r[4] for r in _table("latency.md", 10)}
->>>>>>> line32
     promised: dict[tuple[str, str], dict[str, str]] = {}
     for model, target, settings, measure, value, *_ in _table("promises.md", 7):
         if not settings or settings == "`--mode max-value`":
