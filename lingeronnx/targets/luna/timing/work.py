@@ -145,6 +145,8 @@ def _sliding(node: Node, outputs: int) -> dict[str, Any]:
 
 
 def _convolution(node: Node) -> NodeWork | Sequence[KernelCall]:
+    if len(node.inputs[1].shape) != len(node.inputs[0].shape):
+        return _misfit(node)
     outputs, group = node.inputs[1].shape[0], node.get("group", 1)
     alone = group == node.inputs[0].shape[1] == outputs > 1
     call = KernelCall("depthwise" if alone else "conv2d", _sliding(node, outputs))
@@ -153,7 +155,15 @@ def _convolution(node: Node) -> NodeWork | Sequence[KernelCall]:
     return NodeWork((), (Unpriced("a dilated convolution", node.inputs[0].bytes + node.outputs[0].bytes, (call,)),))
 
 
-def _transposed(node: Node) -> Sequence[KernelCall]:
+def _misfit(node: Node) -> NodeWork:
+    """Return that there is no price where weights have another rank than the map: a graph that was not judged."""
+    moved = node.inputs[0].bytes + node.outputs[0].bytes
+    return NodeWork((), (Unpriced("weights of another rank than the map", moved),))
+
+
+def _transposed(node: Node) -> NodeWork | Sequence[KernelCall]:
+    if len(node.inputs[1].shape) != len(node.inputs[0].shape):
+        return _misfit(node)
     given = _sliding(node, node.inputs[1].shape[1] * node.get("group", 1))
     return [KernelCall("deconv", {**given, "pads_are": "torch"})]
 

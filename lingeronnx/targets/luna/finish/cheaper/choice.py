@@ -84,14 +84,10 @@ def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], Ti
     """
     objective = objective_of(graph)
     rewrites = _BATCHED if objective == ACCURACY else _REWRITES
-    sheet = _sheet(graph, target) if objective == ACCURACY else None
-    saved = _most_saved(sheet, rewrites) if sheet is not None else math.inf
-    if objective == PLAIN or not saved or (objective == ACCURACY and sheet is None):
+    if objective == PLAIN or (objective == ACCURACY and not _promising(graph, target, rewrites)):
         return graph, [], None
     before = now = _Told.of(graph, target)
     if before is None or now is None:
-        return graph, [], None
-    if sheet is not None and saved <= _WORTH * _priced(sheet, graph.graph):  # prices are asked of judged nodes only
         return graph, [], None
     done: list[Fitted] = []
     every: list[Fitted] = []
@@ -111,34 +107,30 @@ def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], Ti
                 break
     if objective == ACCURACY and not done:
         return graph, [], None
-    told = TimeSaved(round(before.first.high), round(now.time.high), target.name, prices_of(target) is None)
-    return graph, done, told
+    saved = TimeSaved(round(before.first.high), round(now.time.high), target.name, prices_of(target) is None)
+    return graph, done, saved
 
 
-def _sheet(graph: ir.Graph, target: Target) -> Sheet | None:
-    """Return what rewrites ask about a graph; None on a chip whose prices are not known."""
-    prices = prices_of(target)
-    return None if prices is None else Sheet(graph, target, Costs(prices))
+def _promising(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> bool:
+    """Whether forms may save enough of a graph on a chip whose prices are known, by the prices of single nodes.
 
-
-def _most_saved(sheet: Sheet, rewrites: Sequence[_Rewrite]) -> float:
-    """Return the cycles that forms may save at most, by the prices of single nodes; nothing is written.
-
-    What only a Slice read may go with it.
+    Nothing is written. What only a Slice read may go with it.
     """
-    saved = 0.0
-    for node in sheet.graph.graph:
+    prices = prices_of(target)
+    if prices is None:
+        return False
+    sheet, saved = Sheet(graph, target, Costs(prices)), 0.0
+
+    def known(nodes: Iterable[ir.Node]) -> float:
+        return sum(cycles for node in nodes if (cycles := sheet.costs.node(node)) < math.inf)
+
+    for node in graph.graph:
         for rewrite in rewrites:
             form = rewrite(sheet, node)
             if form is not None:
                 gone = [node, *([ir.producer(node.inputs[0])] if rewrite is part_whole else [])]
-                saved += max(_priced(sheet, [each for each in gone if each is not None]) - form.cycles, 0.0)
-    return saved
-
-
-def _priced(sheet: Sheet, nodes: Iterable[ir.Node]) -> float:
-    """Return the cycles of nodes whose sizes are known."""
-    return sum(cycles for node in nodes if (cycles := sheet.costs.node(node)) < math.inf)
+                saved += max(known([each for each in gone if each is not None]) - form.cycles, 0.0)
+    return saved > _WORTH * known(graph.graph) if saved else False
 
 
 def _rewritten(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> list[Fitted]:
