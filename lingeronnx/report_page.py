@@ -20,8 +20,8 @@ from .files import making, write_text
 from .flow import QuantizedModel
 from .flow.report import Report, rewritten, told_findings, told_floats
 from .graph import ir
+from .json_values import plain
 from .pages import PagePart, page, parts
-from .pages.document import plain
 from .run.session import is_integer_graph
 from .search.page import search_part
 

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
+from ..json_values import plain
 from ..targets import DEFAULT, PLATFORMS
 from ..targets.objective import OBJECTIVES
-from .show import plain
 
 __all__ = [
     "DATA",
@@ -26,6 +26,7 @@ __all__ = [
     "RecordedCommand",
     "amounts",
     "axes",
+    "calls",
     "check_target",
     "examples",
     "folders_of_pictures",
@@ -84,6 +85,16 @@ def amounts(command: Command) -> Command:
     """Give a command --batch and --limit."""
     command = click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")(command)
     return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(command)
+
+
+def calls(command: Command) -> Command:
+    """Give a command --state."""
+    return click.option(
+        "--state",
+        multiple=True,
+        metavar="OUT=IN",
+        help="A state output that is fed back: items of DATA are calls. Repeatable.",
+    )(command)
 
 
 def places(command: Command) -> Command:

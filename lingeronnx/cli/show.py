@@ -9,11 +9,11 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..json_values import plain
 from ..targets import Target
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ __all__ = [
     "console_for",
     "decibel_text",
     "number_text",
-    "plain",
     "points",
     "print_facts",
     "print_line",
@@ -286,21 +285,6 @@ def size_text(path: Path) -> str:
     """Return the size of a file."""
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
-
-
-def plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {key: plain(getattr(value, key)) for key in value.__dataclass_fields__}
-    if isinstance(value, Enum):
-        return value.name.lower()
-    return str(value) if isinstance(value, Path) else value
 
 
 _FINDINGS = 5  # that are printed

@@ -7,15 +7,15 @@ people. The policy in the head forbids the page to load anything.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from ..alike import visible
+from ..json_values import plain
 from .parts import text
 
-__all__ = ["PagePart", "page", "plain"]
+__all__ = ["PagePart", "page"]
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,6 @@ def _section(part: PagePart) -> str:
     data = "" if part.data is None else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
     head = f'<h2 id="{part.key}-title">{text(part.title)}</h2>'
     return f'<section id="{part.key}" aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
-
-
-def plain(value: object, told: Callable[[str], str] = str) -> object:
-    """Return a value as JSON has it, every text as `told` has it, a number that is not finite as null."""
-    if isinstance(value, dict):
-        return {told(str(key)): plain(item, told) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, told) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return told(value) if isinstance(value, str) else value
 
 
 def _read(name: str) -> str:

@@ -4,7 +4,8 @@ import json
 import math
 import re
 
-from lingeronnx.pages.document import PagePart, page, plain
+from lingeronnx.json_values import plain
+from lingeronnx.pages.document import PagePart, page
 
 
 def data(text, key):

@@ -12,6 +12,7 @@ from .._shared import (
     DATA,
     PATH,
     amounts,
+    calls,
     examples,
     folders_of_pictures,
     json_option,
@@ -43,12 +44,7 @@ __all__ = ["compare"]
     help="In place of --data: folders of FLOAT and QUANT by `profile --keep`; nothing is run.",
 )
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for the four files.")
-@click.option(
-    "--state",
-    multiple=True,
-    metavar="OUT=IN",
-    help="A state output that is fed back: items of DATA are calls. Repeatable.",
-)
+@calls
 @pictures
 @amounts
 @places

@@ -12,6 +12,7 @@ from .._shared import (
     DATA,
     PATH,
     amounts,
+    calls,
     examples,
     folders_of_pictures,
     json_option,
@@ -37,12 +38,7 @@ __all__ = ["report"]
 @click.option("--data", required=True, metavar="DATA", help=f"What to run both on: {DATA}; may hold labels.")
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for report.html and .json.")
 @click.option("--sensitivity", type=PATH, metavar="DIR", help="A folder that sensitivity wrote: show it, too.")
-@click.option(
-    "--state",
-    multiple=True,
-    metavar="OUT=IN",
-    help="A state output that is fed back: items of DATA are calls. Repeatable.",
-)
+@calls
 @timing
 @pictures
 @amounts

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from ...json_values import plain
 from ...targets import DEFAULT, PLATFORMS, Target, by_name
 from .._shared import examples, json_option, print_json
-from ..show import console_for, plain, show_platform, show_platforms
+from ..show import console_for, show_platform, show_platforms
 
 __all__ = ["platforms"]
 

@@ -1,0 +1,29 @@
+"""Values as JSON has them: what becomes of results before they are written, in files, pages and on the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+__all__ = ["plain"]
+
+
+def plain(value: object, told: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
+    """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict.
+
+    told : how every text is written.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {told(str(key)): plain(item, told) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, told) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {key: plain(getattr(value, key), told) for key in value.__dataclass_fields__}
+    if isinstance(value, Enum):
+        return value.name.lower()
+    return told(str(value)) if isinstance(value, str | Path) else value
