@@ -130,11 +130,16 @@ def flat(array: np.ndarray) -> np.ndarray:
     return filled(array.reshape(-1))
 
 
+def _line(size: int) -> np.ndarray:
+    """Return `size` new bytes that begin where a tensor of onnxruntime's own would."""
+    memory = np.empty(size + _LINE, np.uint8)
+    start = -data_address(memory) % _LINE
+    return memory[start : start + size]
+
+
 def repeated(array: np.ndarray, times: int) -> np.ndarray:
     """Return a batch with each sample `times` times in turn, the first one where a tensor of its own would begin."""
-    memory = np.empty(array.nbytes * times + _LINE, np.uint8)
-    start = -data_address(memory) % _LINE
-    samples = memory[start : start + array.nbytes * times].view(array.dtype).reshape(len(array), times, -1)
+    samples = _line(array.nbytes * times).view(array.dtype).reshape(len(array), times, -1)
     samples[...] = array.reshape(len(array), 1, -1)
     return samples.reshape(len(array) * times, *array.shape[1:])
 
@@ -152,8 +157,6 @@ def apart(array: np.ndarray) -> list[np.ndarray]:
         return [array[i : i + 1] for i in range(len(array))]
     size = array.nbytes // len(array)
     each = -(-size // _LINE) * _LINE
-    memory = np.empty((len(array) + 1) * each, np.uint8)
-    start = -data_address(memory) % _LINE
-    rows = memory[start : start + len(array) * each].reshape(len(array), each)[:, :size].view(array.dtype)
+    rows = _line(len(array) * each).reshape(len(array), each)[:, :size].view(array.dtype)
     rows[...] = array.reshape(len(array), -1)
     return [row.reshape(1, *array.shape[1:]) for row in rows]

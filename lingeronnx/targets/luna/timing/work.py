@@ -100,11 +100,16 @@ class NodeWork:
 
 
 def work_of(node: Node) -> NodeWork:
-    """Return what the executor calls for a node; all of an operator that is not known has no price."""
-    form = _FORMS.get(node.op)
+    """Return what the executor calls for a node; all of an operator that is not known has no price.
+
+    Nor has a convolution whose weights have another rank than its map: prices are asked before a graph is judged.
+    """
+    form, unknown = _FORMS.get(node.op), node.op
+    if form in (_convolution, _transposed) and len(node.inputs[1].shape) != len(node.inputs[0].shape):
+        form, unknown = None, "weights of another rank than the map"
     if form is None:
         moved = sum(o.bytes for o in (*node.inputs[:1], *node.outputs))
-        return NodeWork((), (Unpriced(node.op, moved),))
+        return NodeWork((), (Unpriced(unknown, moved),))
     done = form(node)
     return done if isinstance(done, NodeWork) else NodeWork(tuple(call for call in done if call.times > 0))
 
@@ -145,8 +150,6 @@ def _sliding(node: Node, outputs: int) -> dict[str, Any]:
 
 
 def _convolution(node: Node) -> NodeWork | Sequence[KernelCall]:
-    if len(node.inputs[1].shape) != len(node.inputs[0].shape):
-        return _misfit(node)
     outputs, group = node.inputs[1].shape[0], node.get("group", 1)
     alone = group == node.inputs[0].shape[1] == outputs > 1
     call = KernelCall("depthwise" if alone else "conv2d", _sliding(node, outputs))
@@ -155,15 +158,7 @@ def _convolution(node: Node) -> NodeWork | Sequence[KernelCall]:
     return NodeWork((), (Unpriced("a dilated convolution", node.inputs[0].bytes + node.outputs[0].bytes, (call,)),))
 
 
-def _misfit(node: Node) -> NodeWork:
-    """Return that there is no price where weights have another rank than the map: a graph that was not judged."""
-    moved = node.inputs[0].bytes + node.outputs[0].bytes
-    return NodeWork((), (Unpriced("weights of another rank than the map", moved),))
-
-
-def _transposed(node: Node) -> NodeWork | Sequence[KernelCall]:
-    if len(node.inputs[1].shape) != len(node.inputs[0].shape):
-        return _misfit(node)
+def _transposed(node: Node) -> Sequence[KernelCall]:
     given = _sliding(node, node.inputs[1].shape[1] * node.get("group", 1))
     return [KernelCall("deconv", {**given, "pads_are": "torch"})]
 
