@@ -69,6 +69,8 @@ def plan_of(graph: ir.Graph) -> Plan:
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 scale = scales(attrs, key)
+                if isinstance(scale, list) and len(scale) == 1:
+                    scale = scale[0]
                 along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
                 tensors[ir.read_name(node, index)] = Affine(scale, integer(attrs, "parameter_bits"), along)
         if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand

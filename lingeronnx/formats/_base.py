@@ -114,6 +114,7 @@ class Format:
     attributes : what a node says of itself, its scales and widths among them.
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
+    weight_axes : how many axes its weight has, one of these; empty: any number but 0.
     zero_points : whether the integers that it reads and writes may have another zero point than 0.
     width : the attribute with the number of bits of what it writes.
     leaves : whether what it writes is real where a node has no scale_o.
@@ -133,6 +134,7 @@ class Format:
     attributes: tuple[Attr, ...] = ()
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
+    weight_axes: tuple[int, ...] = ()
     zero_points = False
     width = "o_bits"
     leaves = False
@@ -164,6 +166,13 @@ class Format:
         sized = len(node.inputs) >= count and all(ir.shape(value) is not None for value in node.inputs[:count])
         lists = (ir.attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
         return sized and all(value is None or isinstance(value, Sequence) for value in lists)
+
+    def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
+        """Return {input index: (kind as in `Signature`, numbers of axes, empty for any)} of weights and biases."""
+        told = [] if self.signature is None else [text.split(":")[1] for text in self.signature.inputs.split()]
+        kinds = {index: kind.rstrip("?*") for index, kind in enumerate(told[: len(node.inputs)])}
+        axes = {"weight": self.weight_axes, "bias": ()}
+        return {index: (kind, axes[kind]) for index, kind in kinds.items() if kind in axes}
 
     def operands(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that the simulator's kernel reads."""

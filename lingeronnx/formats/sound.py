@@ -1,7 +1,8 @@
 """Whether the nodes of an integer graph are what their operators' formats say, before anything reads them.
 
 A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole numbers have at most
-32 bits, and a node has the inputs and outputs that its operator needs. Values, sizes and scales are judged where a node
+32 bits, a node has the inputs and outputs that its operator needs, and constant weights and biases have types and axes
+of theirs. Values, sizes and scales are judged where a node
 is bound.
 """
 
@@ -30,6 +31,7 @@ def check_nodes(graph: ir.Graph) -> None:
             _check_attributes(form, node)
         if form is not None and is_quantized_domain(node):
             _check_arity(form, node)
+            _check_parameters(form, node)
         elif not node.domain and (form is None or not form.exempt):
             _check_standard(node, ir.opset(graph))
         elif form is not None and (not node.inputs or node.inputs[0] is None):
@@ -89,8 +91,28 @@ def _check_arity(form: Format, node: ir.Node) -> None:
     count = len(node.inputs)
     if count < needed or any(value is None for value in node.inputs[:needed]):
         raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and needs {needed}; the file is damaged")
+    if len(node.outputs) > 1 and form.signature is not None and not form.signature.output.endswith("*"):
+        raise ModelError(f"{node.op_type} {node.name}: it has {len(node.outputs)} outputs, and gives one only")
     if count > len(told) and not open_ended:
         raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only")
+
+
+_STORED = {"weight": ("int8", "int16"), "bias": ("int32", "int64")}
+
+
+def _check_parameters(form: Format, node: ir.Node) -> None:
+    """Constant weights and biases have a type and a number of axes of their operator's, and at least one value."""
+    for index, (kind, axes) in form.parameters(node).items():
+        array = ir.const(node.inputs[index])
+        if array is None:
+            continue
+        where = f"{node.op_type} {node.name}: its {kind} '{ir.read_name(node, index)}'"
+        if array.dtype.name not in _STORED[kind]:
+            raise ModelError(f"{where} is {array.dtype.name}; it must be {' or '.join(_STORED[kind])}")
+        if axes and array.ndim not in axes:
+            raise ModelError(f"{where} has {array.ndim} axes; it must have {' or '.join(map(str, axes))}")
+        if not array.size:
+            raise ModelError(f"{where} has the sizes {list(array.shape)}; it holds nothing, the file is damaged")
 
 
 def _check_standard(node: ir.Node, opset: int) -> None:
