@@ -258,7 +258,7 @@ def axes(texts: Sequence[str]) -> dict[str, int | None]:
 
 
 def beside(model: Path, ending: str) -> Path:
-    """Return where a result goes that is given no name: beside `model`, its name with `ending`; ConfigError for none."""
+    """Return where a result goes that is given no name: beside `model`, its stem with `ending`; ConfigError for ""."""
     if not model.name:
         raise ConfigError(f"cannot read the model {str(model)!r}: it has no name; give the path of an .onnx file")
     return model.with_name(f"{model.stem}{ending}")

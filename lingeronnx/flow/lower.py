@@ -73,7 +73,8 @@ def plan_of(graph: ir.Graph) -> Plan:
                     scale = scale[0]
                 along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
                 tensors[ir.read_name(node, index)] = Affine(scale, integer(attrs, "parameter_bits"), along)
-        if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
+        operand = ir.const(node.inputs[1]) if "scale_y" in attrs and len(node.inputs) > 1 else None
+        if operand is not None:
             tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
     stored_transforms = ir.noted(graph, "lingeronnx.transforms")
     try:

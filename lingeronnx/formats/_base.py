@@ -91,8 +91,9 @@ def attributes(form: Format, node: ir.Node) -> dict[str, Attribute]:
         value = stated[spec.name]
         if spec.name.startswith("scale_") and value is not None:
             _check_scale(form, node, spec.name, scales(stated, spec.name))
-        if spec.name.endswith("_bits") and value is not None and not 2 <= integer(stated, spec.name) <= 32:
-            raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value}; it must be 2 to 32")
+    for name, value in stated.items():  # of any dialect
+        if name.endswith("_bits") and value is not None and not 2 <= integer(stated, name) <= 32:
+            raise ModelError(f"{node.op_type} {node.name}: {name} = {value}; it must be 2 to 32")
     return stated
 
 

@@ -9,7 +9,7 @@ is bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
@@ -18,7 +18,7 @@ from ..graph import ir
 from . import integer_format, is_quantized_domain
 from ._base import RENAMED, Attr, Format
 
-__all__ = ["check_nodes", "needed_inputs"]
+__all__ = ["check_nodes", "needed_inputs", "wrong_attributes"]
 
 _LARGEST = 2**31 - 1  # what a packer, an executor and the simulator count with
 
@@ -41,13 +41,18 @@ def check_nodes(graph: ir.Graph) -> None:
 
 
 def _check_attributes(form: Format, node: ir.Node) -> None:
+    stated = {name: ir.attr(node, name) for name in node.attributes}
+    for name, shown, wanted in wrong_attributes(form, stated):
+        raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {wanted}")
+
+
+def wrong_attributes(form: Format, stated: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, what it is, what it must be) of attributes that are none of their operator's kinds."""
     known = {spec.name: spec for spec in (*form.further, *form.attributes)}
-    for name in node.attributes:
+    for name, value in stated.items():
         spec = known.get(RENAMED.get(name, name))
-        value = ir.attr(node, name)
         if spec is not None and value is not None and not _is_kind(spec, value, form):
-            shown = repr(value)[:60]
-            raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {_WORDS[spec.kind]}")
+            yield name, repr(value)[:60], _WORDS[spec.kind]
 
 
 _WORDS = {"i": f"a whole number up to {_LARGEST}", "f": "a finite number", "s": "a text",

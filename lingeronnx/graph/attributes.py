@@ -94,18 +94,19 @@ _TEXTS = {name: int(AttributeProto.STRING) for name in ("platform", "platform_qu
 def check_attributes(proto: ModelProto) -> None:
     """Raise ModelError for an attribute of another type than its operator has, and for an operator without an input."""
     version = next((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), None)
+    newest = onnx.defs.onnx_opset_version()
     for node in with_inner(proto.graph.node):
         if node.domain in QUANTIZED:
             _check_ours(node)
         elif node.domain in _STANDARD:
-            known = _UNKNOWN if version is None else _schema(node.op_type, version)
+            known = _UNKNOWN if version is None or not 0 < version <= newest else _schema(node.op_type, version)
             _check_types(node, known.types)
             if known.least and not node.input:
                 raise ModelError(f"{place(node)}: it has no input; the file is damaged")
             if len(node.output) > known.most:
                 raise ModelError(
-                    f"{place(node)}: it has {len(node.output)} outputs; the operator has {known.most} at most; the file "
-                    "is damaged"
+                    f"{place(node)}: it has {len(node.output)} outputs; the operator gives {known.most} at most; the "
+                    "file is damaged"
                 )
 
 

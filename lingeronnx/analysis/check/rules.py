@@ -255,8 +255,8 @@ def pad_mode(integer_node: IntegerNode, target: Target) -> object:
 
 
 RULES: tuple[Rule, ...] = (
-    runs_right, chip_name, powers_of_two, quantized_width, agreement, right_shift, average_scale, cat_scale, byte_results, bias_type,
-    single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
+    runs_right, chip_name, powers_of_two, quantized_width, agreement, right_shift, average_scale, cat_scale,
+    byte_results, bias_type, single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
 )  # fmt: skip
 
 _IMAGES = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)
