@@ -147,7 +147,7 @@ def _type(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Operator:
+class _StandardForm:
     """What is known of a standard operator: the types of its attributes, its least inputs and most outputs."""
 
     types: Mapping[str, int]
@@ -155,11 +155,11 @@ class _Operator:
     most: float = math.inf
 
 
-_UNKNOWN = _Operator(_TEXTS)
+_UNKNOWN = _StandardForm(_TEXTS)
 
 
 @cache
-def _schema(kind: str, version: int) -> _Operator:
+def _schema(kind: str, version: int) -> _StandardForm:
     """Return what an opset says of an operator, nothing where it has none of that name.
 
     A node may have an attribute of another opset: it is read all the same, so it is of the type that it has there.
@@ -172,7 +172,7 @@ def _schema(kind: str, version: int) -> _Operator:
         return _UNKNOWN
     for schema in schemas:
         types.update({name: spec.type.value for name, spec in schema.attributes.items()})  # type: ignore[attr-defined]
-    return _Operator(types, int(own.min_input), int(own.max_output))
+    return _StandardForm(types, int(own.min_input), int(own.max_output))
 
 
 @cache
