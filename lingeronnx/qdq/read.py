@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph import ir, operators
 from ..plan import Affine, PerAxis, PerTensor, Rounding
-from .operators import expand, has_form, is_dynamic
+from .operators import expand, has_form, is_dynamic, reshaped, turned
 from .qoperator import MOVES
 from .write import SCALES, scale_of
 
@@ -252,7 +252,7 @@ class _Reader:
         if turn is not None and turn.op_type == "Transpose" and real.ndim == 2:
             perm = ir.attr(turn, "perm") or [1, 0]
             grid = grid if grid.axis is None else grid.along(perm.index(grid.axis))
-            real, out = _turned(real, turn), turn.outputs[0]
+            real, out = turned(real, turn), turn.outputs[0]
         name = str(out.name)
         out.name = ir.fresh_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
@@ -388,14 +388,6 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     if node.op_type == "Cast":
         return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
     if node.op_type == "Transpose":
-        return _turned(found, node)
+        return turned(found, node)
     shape = _constant(node.inputs[1]) if node.op_type == "Reshape" else None
-    return None if shape is None else found.reshape(shape.tolist())
-
-
-def _turned(array: np.ndarray, node: ir.Node) -> np.ndarray:
-    """Return a constant with its axes as a Transpose has them."""
-    order = ir.attr(node, "perm", list(range(array.ndim))[::-1])
-    if sorted(order) != list(range(array.ndim)):
-        raise ModelError(f"Transpose {node.name}: perm = {list(order)}; its constant has {array.ndim} axes")
-    return array.transpose(order)
+    return None if shape is None else reshaped(found, shape, node)
