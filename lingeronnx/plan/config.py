@@ -27,7 +27,7 @@ from ..errors import ConfigError, nearest, told
 from ..files import given_bytes
 from ..targets import DEFAULT, Target, TimeWish
 
-__all__ = ["AUTO", "Override", "QuantConfig", "merge_overrides", "parse_override"]
+__all__ = ["AUTO", "Override", "QuantConfig", "group_size", "merge_overrides", "parse_override"]
 
 _LARGEST = 1 << 24  # bytes of a file
 
@@ -71,7 +71,7 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
-    weight_scales: Literal["tensor", "channel"] = "tensor"
+    weight_scales: str = Field(default="tensor", pattern=r"^(tensor|channel|group:[1-9][0-9]{0,6})$")
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
@@ -161,7 +161,7 @@ class QuantConfig(BaseModel):
                 f"mode {self.mode} on platform {target.name}: it takes {' or '.join(target.modes)} scales only; "
                 "drop --mode or choose --platform generic"
             )
-        if self.weight_scales not in target.weight_scales:
+        if self.weight_scales.partition(":")[0] not in target.weight_scales:
             raise ConfigError(
                 f"weight_scales {self.weight_scales} on platform {target.name}: a weight has one scale per "
                 f"{' or '.join(target.weight_scales)} there; drop --weight-scales or choose --platform generic"
@@ -191,6 +191,12 @@ class QuantConfig(BaseModel):
                     f"override {selector}: scale {override.scale:g} is not a power of two, "
                     f"which is all that platform {target.name} takes"
                 )
+
+
+def group_size(weight_scales: str) -> int | None:
+    """Return N of the setting "group:N", None for the others."""
+    kind, _, size = weight_scales.partition(":")
+    return int(size) if kind == "group" else None
 
 
 def _check_widths(
