@@ -268,7 +268,7 @@ class Linear(WeightFormat):
         size = bound.attrs["group_size"]
         if size is None:
             if 3 in bound.consts:
-                raise ModelError(f"{bound.where}: it has factors of groups (input 3), and no group_size")
+                raise ModelError(f"{bound.where}: it has factors of groups, and no group_size; quantize again")
             return None
         factors, size = bound.constant(3, "uint8", "factors"), integer(bound.attrs, "group_size")
         if size < 1 or weight.dtype != np.int8 or not isinstance(bound.attrs["scale_w"], Sequence):
@@ -295,7 +295,9 @@ class Linear(WeightFormat):
         factors = ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
         told = scales(attrs, "scale_w")
         if factors is None or not isinstance(told, list) or factors.shape[:1] != (len(told),):
-            raise ModelError(f"{node.op_type} {node.name}: it has a group_size, and no factors for {told}")
+            raise ModelError(
+                f"{node.op_type} {node.name}: it has a group_size, and no factors of its rows; quantize again"
+            )
         return in_groups(told, factors, integer(attrs, "group_size"), integer(attrs, "parameter_bits", 8))
 
     def meaning(self, real: Reals) -> list[ir.Value]:

@@ -364,10 +364,12 @@ def _round(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
 def in_groups(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
     """Return how a matrix [O, I] of `bits` is held in groups of `size` along I: a product ``q * m`` at `scale` [O].
 
-    factors : whole numbers m [O, groups], 1 to `LARGEST_FACTOR`. scale : is rounded to float32.
+    factors : whole numbers m [O, groups], 1 to `LARGEST_FACTOR`; what those of a row have in common goes into its
+    scale, which is rounded to float32.
     """
-    row = np.asarray(np.asarray(scale, np.float32), np.float64)
-    return Affine(row[:, None] / factors, bits, PerGroup(1, size))
+    common = np.gcd.reduce(factors.astype(np.int64), axis=1)
+    row = np.asarray(np.asarray(scale / common, np.float32), np.float64)
+    return Affine(row[:, None] / (factors // common[:, None]), bits, PerGroup(1, size))
 
 
 def _exponent(scale: float) -> int | None:

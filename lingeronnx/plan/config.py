@@ -32,6 +32,8 @@ __all__ = ["AUTO", "Override", "QuantConfig", "group_size", "merge_overrides", "
 _LARGEST = 1 << 24  # bytes of a file
 
 
+_SCALES = "tensor|channel|group:[1-9][0-9]{0,6}"
+
 #: The width of weights that a wish chooses; users say "auto".
 AUTO = 0
 
@@ -71,7 +73,7 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
-    weight_scales: str = Field(default="tensor", pattern=r"^(tensor|channel|group:[1-9][0-9]{0,6})$")
+    weight_scales: Annotated[str, WithJsonSchema({"type": "string", "pattern": _SCALES})] = "tensor"
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
@@ -117,6 +119,13 @@ class QuantConfig(BaseModel):
     @classmethod
     def _auto(cls, value: object) -> object:
         return AUTO if value == "auto" else value
+
+    @field_validator("weight_scales")
+    @classmethod
+    def _scales(cls, value: str) -> str:
+        if re.fullmatch(_SCALES, value) is None:
+            raise ValueError("it is tensor, channel, or group:N for N weights of a row, such as group:32")
+        return value
 
     @field_validator("debug_dump", "timing", mode="before")
     @classmethod
@@ -221,7 +230,7 @@ def _describe(error: ValidationError) -> str:
             f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; "
             f"known: {', '.join(Override.model_fields)}"
         )
-    return f"{where} = {first.get('input')!r}: {first['msg']}"
+    return f"{where} = {first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def parse_override(text: str) -> tuple[str, dict[str, Any]]:

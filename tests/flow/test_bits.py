@@ -46,7 +46,8 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
     """The whole net in Python integers: quantize, multiply, requantize by M and s, from the graph's attributes."""
     model = small()
     feed = nets.samples(model, 3)
-    result = lo.quantize(model, feed, platform="generic", mode=mode, bits=bits, weight_bits=weight_bits)
+    widths = {"bits": bits, "weight_bits": weight_bits}
+    result = lo.quantize(model, feed, platform="generic", mode=mode, weight_scales="tensor", **widths)
     nodes = {node.op_type: node for node in result.graph.graph}
     held = consts(result.graph)
     seen = {name: array for name, array, _ in result.session().taps(feed)}

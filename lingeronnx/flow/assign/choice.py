@@ -29,6 +29,7 @@ class ScaleChoice:
     N weights of a row of a fully connected layer, and for each channel of the others. asymmetric : whether
     activations of at most 8 bits have zero points, where all operators around take them.
     own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    refined : whether weights are refined under the scales.
     held : {tensor or weight: how it is held, whatever calibration would say}
     wide : {weight that has more bits than it was told, as the target has no fewer there: (its node, why)}
     """
@@ -41,6 +42,7 @@ class ScaleChoice:
     own: Mapping[str, Mapping[str, Any]]
     weight_scales: str = "tensor"
     asymmetric: bool = False
+    refined: bool = False
     held: Mapping[str, Affine] = field(default_factory=dict)
     wide: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -145,6 +147,7 @@ def choice_of(
         own=own,
         weight_scales=conf.weight_scales,
         asymmetric=conf.activations == "asymmetric",
+        refined=conf.effort != "fast",
         wide=stay,
     )
 

@@ -5,6 +5,10 @@ whole factors m: so the products ``q * m`` of a whole row are counted at S[o], a
 of any number the coarsest group has the factor 255, and the others are rounded to a whole one; powers of two have
 factors from 1 to 128. A group has the scale with the least squared error of its own weights, by the calibrator "max"
 the one that holds its largest weight; the entropy of some tens of weights says nothing, nor do their percentiles.
+
+Weights of few bits that are refined later on move by many counts, beyond what the largest weight of some tens needs.
+So the scale of such a group holds its largest weight, and a third more at most; one that cuts some off, which is best
+for weights rounded to nearest, would leave refinement no room (docs/four-bits.md). Powers of two have room.
 """
 
 from __future__ import annotations
@@ -16,14 +20,19 @@ from ...plan import LARGEST_FACTOR, Affine, in_groups
 __all__ = ["group_scales"]
 
 _FREE = 4.0 ** (np.arange(49) / 48)  # times the scale that holds a group's largest weight
+_ROOM = np.linspace(1.0, 0.75, 25)
+_FEW_BITS = 4
 _POWERS = 2.0 ** np.arange(5)
 _LARGEST_POWER = 128
 
 
-def group_scales(values: np.ndarray, size: int, bits: int, *, power: bool, calibrator: str) -> Affine:
+def group_scales(
+    values: np.ndarray, size: int, bits: int, *, power: bool, calibrator: str, refined: bool = False
+) -> Affine:
     """Return how a matrix `values` [O, I] is held in groups of `size`; I > size.
 
-    power : only powers of two. A row of zeros gets the smallest scale of the others, 2^(bits-1) where all are zero.
+    power : only powers of two. refined : whether the weights are refined later on. A row of zeros gets the smallest
+    scale of the others, 2^(bits-1) where all are zero.
     """
     rows, inputs = values.shape
     groups = -(-inputs // size)
@@ -37,7 +46,8 @@ def group_scales(values: np.ndarray, size: int, bits: int, *, power: bool, calib
         whole = np.where(live, top / peak, np.inf)
     if power:  # half a step beyond the largest integer is no more than any rounding costs
         whole[live] = 2.0 ** np.floor(np.log2((top + 0.5) / peak[live]))
-    steps = (_POWERS if power else _FREE)[: 1 if calibrator == "max" else None]
+    steps = _POWERS if power else _ROOM if refined and bits <= _FEW_BITS else _FREE
+    steps = steps[: 1 if calibrator == "max" else None]
     free = _best(cut, np.where(live, whole, 1.0)[None] * steps[:, None, None], bits)
     row = _row_scales(np.where(live, free, np.inf), power, float(1 << (bits - 1)))
     with np.errstate(divide="ignore"):

@@ -49,8 +49,9 @@ def assign(
             size = choice.group_size if finer and op.format.grouped and setting.bits <= 8 else None
             if size is not None and size < values.shape[1] and np.any(values):
                 tensors[name] = group_scales(
-                    np.asarray(values), size, setting.bits, power=setting.power, calibrator=setting.calibrator
-                )
+                    np.asarray(values), size, setting.bits, power=setting.power, calibrator=setting.calibrator,
+                    refined=choice.refined,
+                )  # fmt: skip
             else:
                 tensors[name] = _weight_scales(np.asarray(values), op.format.channel_axis if finer else None, setting)
     widen(tensors, parts, stats, choice, target)
