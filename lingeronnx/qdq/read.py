@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 from ..graph import ir, operators
-from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding, in_groups
+from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
+from .blocks import held_in_blocks
 from .operators import expand, has_form, is_dynamic
 from .qoperator import MOVES
 from .write import SCALES, scale_of
@@ -150,38 +151,13 @@ class _Reader:
             what = f"its scale is {np.ravel(step)[0]:g}; it is a positive number, more than {_LEAST:g}"
             raise ModelError(f"{node.op_type} {node.name}: {what}")
         if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
-            return self._blocks(node, kind, step, zero), step
+            told = _numbers(self.exact.get(str(node.inputs[1].name)))  # type: ignore[union-attr]
+            return held_in_blocks(node, kind, step, zero, told), step
         name, scale = str(node.inputs[1].name), scale_of(step)  # type: ignore[union-attr]
         told = _numbers(self.exact.get(name, scale))
         if told.shape == scale.shape and np.allclose(told, scale, rtol=1e-6, atol=0):
             scale = told
         return held_in_file(scale, zero, kind.bitwidth, kind.name.startswith("I"), int(ir.attr(node, "axis", 1))), step
-
-    def _blocks(self, node: ir.Node, kind: ir.DataType, step: np.ndarray, zero: np.ndarray | None) -> Affine:
-        """Return how a constant matrix is held that has a scale for each block of one axis."""
-        array, size = ir.const(node.inputs[0]), int(ir.attr(node, "block_size", 0) or 0)
-        axis, signed = int(ir.attr(node, "axis", 1)) % 2, kind.name.startswith("I")
-        middle = 0 if signed else 1 << (kind.bitwidth - 1)
-        shape = None if array is None else list(array.shape)
-        fits = size > 0 and shape is not None and len(shape) == 2
-        wanted = [-(-n // size) if i == axis else n for i, n in enumerate(shape or ())] if fits else None
-        if node.op_type != _DQ or list(step.shape) != wanted or np.any((middle if zero is None else zero) != middle):
-            raise ModelError(
-                f"{node.op_type} {node.name}: it has a scale for each block; read are those of a constant matrix, with "
-                "integers around 0; quantize with one for each channel"
-            )
-        q = Affine(
-            1.0 / np.asarray(step, np.float64), kind.bitwidth, PerGroup(axis, size), np.full(step.shape, middle),
-            signed, Rounding.HALF_EVEN,
-        )  # fmt: skip
-        try:
-            row, factors = q.along(1).factors
-        except ValueError:  # another tool's, in no ratio of whole numbers
-            return q
-        told = _numbers(self.exact.get(str(node.inputs[1].name)))  # type: ignore[union-attr]
-        if told.shape == row.shape and np.allclose(told, row, rtol=1e-6, atol=0):
-            row = told
-        return q.changed(in_groups(row, factors, size, q.bits).along(axis).scales)
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
