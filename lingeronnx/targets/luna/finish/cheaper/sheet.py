@@ -80,7 +80,7 @@ class Sheet:
         over: Sequence[int],
         weight: Sequence[int],
         result: Sequence[int],
-        attributes: Mapping[str, Any],
+        attributes: Mapping[str, object],
     ) -> bool:
         """Whether the chip takes a layer of these sizes; layers that are alike are asked once."""
         key = repr((op, over, weight, result, sorted(attributes.items())))
