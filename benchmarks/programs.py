@@ -4,15 +4,15 @@
         [--samples 20] [--stream-calls 200] [--max-parts N] [--sanitize] [--calls N] [--jobs N] [--limit SECONDS]
         [--log FILE] [--write docs/programs.md]
 
-The models are those of `benchmarks.promises_kept`; they are tried on their test data, which calibration has not seen.
-One row per model and chip: parts, the chip's share of the multiply-accumulates, how near the farthest output is to the
-float model's, float operations of the host per call, memory, what `deploy --try` found, or the line with which it
-refused. --sanitize runs the known-answer test of each program with AddressSanitizer and UBSan. --calls runs a model
-with states for so many calls in C, beside two sessions; its data are taken again from the beginning as often as needed,
-the states are not. With --jobs or --limit each row is a process of its own with one thread, N side by side, in the
-order of --only; one that is not done in time is ended. A row in the log is not made again, but for one that was ended
-by a smaller limit. --write makes no row: it puts those of the log, and a line for each pair that has none, between the
-marks of a page. The exit code is 1 where a proof failed.
+The models are those of `benchmarks.promises_kept` and the two of `benchmarks.streams`; they are tried on their test
+data, which calibration has not seen. One row per model and chip: parts, the chip's share of the multiply-accumulates,
+how near the farthest output is to the float model's, float operations of the host per call, memory, what `deploy --try`
+found, or the line with which it refused. --sanitize runs the known-answer test of each program with AddressSanitizer
+and UBSan. --calls runs a model with states for so many calls in C, beside two sessions; its data are taken again from
+the beginning as often as needed, the states are not. With --jobs or --limit each row is a process of its own with one
+thread, N side by side, in the order of --only; one that is not done in time is ended. A row in the log is not made
+again, but for one that was ended by a smaller limit. --write makes no row: it puts those of the log, and a line for
+each pair that has none, between the marks of a page. The exit code is 1 where a proof failed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lingeronnx as lo
 from benchmarks.promises_kept import Model, inserted, models
+from benchmarks.streams import streams
 from lingeronnx.deployment.board import Deployment
 from lingeronnx.deployment.c.attempt import replayed
 from lingeronnx.deployment.c.build import SANITIZERS
@@ -260,7 +261,18 @@ def main(words: Sequence[str] | None = None) -> int:
     known: dict[tuple[str, str], dict[str, Any]] = {}
     if asked.log and asked.log.is_file():
         known = {(told["model"], told["chip"]): told for told in map(json.loads, asked.log.read_text().splitlines())}
-    found = {model.name: model for model in models(asked.shared)}
+    with tempfile.TemporaryDirectory(prefix="streams-") as place:
+        found = {model.name: model for model in (*models(asked.shared), *streams(Path(place)))}
+        return _table(parser, asked, found, known)
+
+
+def _table(
+    parser: argparse.ArgumentParser,
+    asked: argparse.Namespace,
+    found: Mapping[str, Model],
+    known: dict[tuple[str, str], dict[str, Any]],
+) -> int:
+    """Make the rows that are asked for and not known, print all; return the exit code."""
     if unknown := [name for name in asked.only or () if name not in found]:
         parser.error(f"--only: no model '{unknown[0]}'; there are {', '.join(found)}")
     pairs = [(found[name], chip) for name in asked.only or found for chip in asked.chips]

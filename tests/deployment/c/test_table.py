@@ -36,6 +36,17 @@ def test_a_row(tmp_path, capsys):
     assert "Not run: digits_attention on venus" in text
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no generator")
+def test_a_stream(tmp_path, capsys):
+    """A net with states runs for as many calls as are asked for, longer than its data, beside two sessions."""
+    words = ["--only", "stream_lstm", "--chips", "arcs", "--effort", "fast", "--stream-calls", "5", "--calls", "1000"]
+    assert benchmark.main([*words, "--log", str(tmp_path / "log")]) == 0
+    stream = json.loads((tmp_path / "log").read_text())["stream"]
+    assert (stream["calls"], stream["failed"], stream["grows"], len(stream["errors"])) == (1000, [], False, 1)
+    assert "| stream_lstm | arcs | 1,000 | yes | 0 of 3,000 |" in capsys.readouterr().out
+
+
 def test_a_row_that_takes_too_long(tmp_path, capsys):
     """It is ended and told; it is made again under a larger limit only, and the others go on."""
     log = tmp_path / "log"
