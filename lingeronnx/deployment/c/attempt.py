@@ -98,6 +98,7 @@ class Running:
             ctypes.memmove(start, blob, len(blob))
             given[number] = _Package(start, len(blob))
         self.status = int(self._call("init")(given))
+        self.executor = int(self._call("executor_status")())
 
     def _call(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
         return getattr(self._library, f"{self.program.prefix}_{name}")
@@ -180,7 +181,8 @@ def attempt(
         running = Running(place / "program.so", program, plain, packages)
         try:
             if running.status:
-                proof.failed.append(f"{program.prefix}_init returns {running.status}")
+                said = f"{program.prefix}_init returns {running.status}, the executor {running.executor}"
+                proof.failed.append(said)
             else:
                 _calls(proof, program, running, plain, own, feeds)
                 if not proof.failed:

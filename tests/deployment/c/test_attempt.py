@@ -61,6 +61,13 @@ def test_proved(which, request):
     assert found.host <= 1e-5
 
 
+def test_many_ports(tmp_path):
+    """A part that writes more tensors than a usual model has, as where a state is taken apart."""
+    made = programs.made(tmp_path / "board", programs.wide(), nets.samples(programs.wide(), 4), "wide")
+    assert len(made.program.packages[0].outputs) == 66
+    assert not proof(made).failed
+
+
 def test_parts(several, stream, alone):
     assert [p.name for p in several.program.parts] == ["chip1", "host1", "chip2", "host2"]
     assert len(stream.program.states) == 2
