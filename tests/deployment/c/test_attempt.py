@@ -4,12 +4,14 @@ import os
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lingeronnx.deployment.c import build, host
-from lingeronnx.deployment.c.attempt import attempt, library, replayed
+from lingeronnx.deployment.c.attempt import Proof, attempt, library, replayed
+from lingeronnx.deployment.c.attempt import _hosts as hosts
 from lingeronnx.deployment.c.attempt import sources as c_files
 from lingeronnx.deployment.c.folder import crcs_of
 from lingeronnx.deployment.c.vectors import vectors_of
@@ -138,6 +140,18 @@ def test_session_with_the_programs_own_host(several):
         Session(several.graph, host=several.folder / "golden")
     with pytest.raises(ConfigError, match="integer graphs"):
         Session(programs.plain(), host=several.folder)
+
+
+@pytest.mark.parametrize("gap, fails", ((9e-6, False), (1.2e-5, True)))
+def test_the_range_of_a_host_part_is_that_of_all_calls(gap, fails):
+    """What an output is far from in one call, in which all is nearly 0, is small where other calls go up to 1."""
+    wanted = [np.float32([1e-4, 2e-4]), np.float32([0.5, 1])]
+    part = SimpleNamespace(name="host1", targets=[SimpleNamespace(tensor="y", dtype="float32")])
+    found = Proof(seen=[[SimpleNamespace(inputs=i, outputs=[a + np.float32(gap)])] for i, a in enumerate(wanted)])
+    hosts(found, SimpleNamespace(parts=[part]), SimpleNamespace(on_host=lambda name, number: [wanted[number]]))
+    assert found.host == pytest.approx(gap, rel=0.02)
+    assert bool(found.failed) == fails
+    assert all("output 'y' is 1.2e-05 of its range" in text for text in found.failed)
 
 
 # ---- without Python --------------------------------------------------------------------------------------------------
