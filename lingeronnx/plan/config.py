@@ -32,6 +32,20 @@ __all__ = ["AUTO", "Override", "QuantConfig", "merge_overrides", "parse_override
 _LARGEST = 1 << 24  # bytes of a file
 
 
+#: What scales depend on, beside the platform and the data.
+_OF_SCALES = {
+    "mode",
+    "bits",
+    "weight_bits",
+    "weight_scales",
+    "activations",
+    "calibrator",
+    "percentile",
+    "effort",
+    "fit",
+}
+_OF_SCALES |= {"skip", "overrides"}
+
 #: The width of weights that a wish chooses; users say "auto".
 AUTO = 0
 
@@ -102,6 +116,12 @@ class QuantConfig(BaseModel):
     def time(self) -> TimeWish:
         """What is asked of the time on the chip."""
         return TimeWish(self.clock, self.budget_ms, self.timing)
+
+    @property
+    def of_scales(self) -> dict[str, Any]:
+        """The settings that scales depend on, beside the platform and the data, where they are no defaults."""
+        found: dict[str, Any] = self.model_dump(mode="json", include=_OF_SCALES, exclude_defaults=True)
+        return found
 
     @property
     def in_parts(self) -> bool:
