@@ -118,9 +118,9 @@ class QuantConfig(BaseModel):
         return TimeWish(self.clock, self.budget_ms, self.timing)
 
     @property
-    def of_scales(self) -> dict[str, Any]:
+    def of_scales(self) -> dict[str, object]:
         """The settings that scales depend on, beside the platform and the data, where they are no defaults."""
-        found: dict[str, Any] = self.model_dump(mode="json", include=_OF_SCALES, exclude_defaults=True)
+        found: dict[str, object] = self.model_dump(mode="json", include=_OF_SCALES, exclude_defaults=True)
         return found
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from ..graph import ir
 from ..graph.digests import whole
@@ -19,7 +18,7 @@ __all__ = ["KEY", "made_from", "made_of", "made_with", "note_made"]
 KEY = "lingeronnx.made"
 
 
-def note_made(model: ir.Graph, source: str, settings: Mapping[str, Any] | None = None) -> None:
+def note_made(model: ir.Graph, source: str, settings: Mapping[str, object] | None = None) -> None:
     """Write into the integer graph `model`, as it is now, that it is made from the float model with digest `source`.
 
     settings : those of `quantize`, in types that JSON has; None where they are not known.
@@ -30,7 +29,7 @@ def note_made(model: ir.Graph, source: str, settings: Mapping[str, Any] | None =
         model.metadata_props[KEY] = json.dumps(said, sort_keys=True)
 
 
-def made_with(model: ir.Graph) -> dict[str, Any] | None:
+def made_with(model: ir.Graph) -> dict[str, object] | None:
     """Return the settings of `quantize` that the scales of `model` come from; None where it does not say."""
     settings = ir.noted(model, KEY).get("settings")
     return settings if isinstance(settings, dict) else None
