@@ -33,6 +33,7 @@ from lingeronnx.run.part import chip_part
 from lingeronnx.run.parts import parts_of
 from lingeronnx.targets import Target, by_name
 from lingeronnx.targets.luna.finish import cheaper as stage
+from lingeronnx.targets.luna.finish.read_graph import ReadGraph
 from lingeronnx.targets.luna.packer.arguments.choice import choose, safest
 from lingeronnx.targets.luna.packer.judge import Judged
 from lingeronnx.targets.luna.packer.names import safe_names
@@ -49,10 +50,10 @@ def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph, ir.
     seen: list[tuple[ir.Graph, ir.Graph, ir.Graph]] = []
     choice = stage.cheaper
 
-    def recorded(graph: ir.Graph, row: Target) -> Any:
-        before = ir.clone(graph)
-        default, _, _ = choice(unsaid(graph), row)
-        made = choice(graph, row)
+    def recorded(read: ReadGraph) -> Any:
+        before = ir.clone(read.graph)
+        default, _, _ = choice(read.other(unsaid(read.graph)))
+        made = choice(read)
         seen.append((before, default, made[0]))
         return made
 

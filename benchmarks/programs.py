@@ -1,16 +1,18 @@
 """What becomes of each model as a C program: quantized, deployed, compiled and proved on this machine.
 
     python -m benchmarks.programs [--shared FOLDER] [--only NAME ...] [--chips venus ...] [--effort fast]
-        [--samples 20] [--stream-calls 200] [--max-parts N] [--sanitize] [--calls N] [--log FILE]
-        [--write docs/programs.md]
+        [--samples 20] [--stream-calls 200] [--max-parts N] [--sanitize] [--calls N] [--jobs N] [--limit SECONDS]
+        [--log FILE] [--write docs/programs.md]
 
-The models are those of `benchmarks.promises_kept`; they are tried on their test data, which calibration has not seen.
-One row per model and chip: parts, the chip's share of the multiply-accumulates, how near the farthest output is to the
-float model's, float operations of the host per call, memory, what `deploy --try` found, or the line with which it
-refused. --sanitize runs the known-answer test of each program with AddressSanitizer and UBSan. --calls runs a model
-with states for so many calls in C, beside two sessions; its data are taken again from the beginning as often as needed,
-the states are not. A row in the log is not made again. --write puts the rows of the log, and a line for each pair that
-has none, between the marks of a page. The exit code is 1 where a proof failed.
+The models are those of `benchmarks.promises_kept` and the two of `benchmarks.streams`; they are tried on their test
+data, which calibration has not seen. One row per model and chip: parts, the chip's share of the multiply-accumulates,
+how near the farthest output is to the float model's, float operations of the host per call, memory, what `deploy --try`
+found, or the line with which it refused. --sanitize runs the known-answer test of each program with AddressSanitizer
+and UBSan. --calls runs a model with states for so many calls in C, beside two sessions; its data are taken again from
+the beginning as often as needed, the states are not. With --jobs or --limit each row is a process of its own with one
+thread, N side by side, in the order of --only; one that is not done in time is ended. A row in the log is not made
+again, but for one that was ended by a smaller limit. --write makes no row: it puts those of the log, and a line for
+each pair that has none, between the marks of a page. The exit code is 1 where a proof failed.
 """
 
 from __future__ import annotations
@@ -18,22 +20,26 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lingeronnx as lo
 from benchmarks.promises_kept import Model, inserted, models
+from benchmarks.streams import streams
 from lingeronnx.deployment.board import Deployment
 from lingeronnx.deployment.c.attempt import replayed
 from lingeronnx.deployment.c.build import SANITIZERS
 from lingeronnx.deployment.c.endurance import endure
 from lingeronnx.deployment.c.folder import described
 from lingeronnx.deployment.c.footprint import CORES, footprint, host_warnings
-from lingeronnx.deployment.c.vectors import vectors_of
+from lingeronnx.deployment.c.vectors import PartVector, vectors_of
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
 
@@ -71,7 +77,7 @@ def row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str, Any]:
                 return {**told, "failed": next((note for note in done.notes if " C " in note), "no C was written")}
             told |= _sizes(done) | done.proof.to_dict()
             if asked.sanitize:
-                told["sanitized"] = _sanitized(done)
+                told["sanitized"] = _sanitized(done, done.proof.seen)
             if asked.calls and state:
                 told["stream"] = _stream(done, asked.calls)
     except LingerOnnxError as error:
@@ -107,10 +113,10 @@ def _sizes(done: Deployment) -> dict[str, Any]:
     return found
 
 
-def _sanitized(done: Deployment) -> str:
+def _sanitized(done: Deployment, seen: Sequence[Sequence[PartVector]]) -> str:
     program = done.board.program
     assert program is not None
-    vectors = [vectors_of(program, call) for call in done.board.calls]
+    vectors = [*(vectors_of(program, call) for call in done.board.calls), *seen]
     with tempfile.TemporaryDirectory() as place:
         return replayed(program, done.folder, Path(place), vectors, SANITIZERS)
 
@@ -122,6 +128,54 @@ def _stream(done: Deployment, calls: int) -> dict[str, Any]:
     items = [{name: a for name, a in run.feeds.items() if name not in fed} for run in board.found.values()]
     found = endure(board.program, board.cut.parts, done.folder, itertools.islice(itertools.cycle(items), calls))
     return {**found.to_dict(), "grows": found.grows}
+
+
+# ---- side by side ----------------------------------------------------------------------------------------------------
+
+
+def side_by_side(wanted: Iterable[tuple[Model, str]], asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `wanted` as they come, each made by a process of its own, which a limit ends."""
+    waiting, running = list(wanted)[::-1], dict[subprocess.Popen[bytes], tuple[str, str, float]]()
+    with tempfile.TemporaryDirectory(prefix="programs-") as place:
+        try:
+            while waiting or running:
+                while waiting and len(running) < asked.jobs:
+                    model, chip = waiting.pop()
+                    running[_begun(model.name, chip, asked, Path(place))] = (model.name, chip, time.monotonic())
+                time.sleep(0.1)
+                for process, (name, chip, began) in list(running.items()):
+                    late = asked.limit is not None and time.monotonic() - began > asked.limit
+                    if process.poll() is None and not late:
+                        continue
+                    del running[process]
+                    _end(process)
+                    log = Path(place) / f"{name}_{chip}.jsonl"
+                    if log.is_file() and (text := log.read_text()):
+                        yield json.loads(text)
+                        continue
+                    told = {"model": name, "chip": chip, "failed": f"the process ended with {process.returncode}"}
+                    yield {**told, "failed": f"not done in {asked.limit} s", "late": asked.limit} if late else told
+        finally:
+            for process in running:
+                _end(process)
+
+
+def _begun(model: str, chip: str, asked: argparse.Namespace, place: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "benchmarks.programs", "--only", model, "--chips", chip, "--effort", asked.effort]
+    words += ["--samples", str(asked.samples), "--stream-calls", str(asked.stream_calls), "--calls", str(asked.calls)]
+    words += ["--log", str(place / f"{model}_{chip}.jsonl"), *["--sanitize"] * asked.sanitize]
+    words += ["--max-parts", str(asked.max_parts)] if asked.max_parts else []
+    words += ["--shared", str(asked.shared)] if asked.shared else []
+    one = {"OMP_NUM_THREADS": "1", "LINGERONNX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with (place / f"{model}_{chip}.txt").open("wb") as said:
+        return subprocess.Popen(words, stdout=said, stderr=said, env={**os.environ, **one}, process_group=0)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a row's process, with what it has called."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -182,6 +236,11 @@ def table(rows: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
     return "\n".join([*lines, *streams, ""] if streams else lines)
 
 
+def _open(told: dict[str, Any] | None, limit: float | None) -> bool:
+    """Whether a row is to be made: there is none, or it was ended by a smaller limit than this one."""
+    return told is None or ("late" in told and (limit is None or told["late"] < limit))
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -194,26 +253,41 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-parts", type=int, help="as for quantize")
     parser.add_argument("--sanitize", action="store_true", help="AddressSanitizer and UBSan")
     parser.add_argument("--calls", type=int, default=0, help="of a stream, beside sessions")
+    parser.add_argument("--jobs", type=int, default=1, help="rows side by side")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="of a row")
     parser.add_argument("--log", type=Path, help="rows as they come; a run that was interrupted goes on")
     parser.add_argument("--write", type=Path, metavar="PAGE")
     asked = parser.parse_args(words)
     known: dict[tuple[str, str], dict[str, Any]] = {}
     if asked.log and asked.log.is_file():
         known = {(told["model"], told["chip"]): told for told in map(json.loads, asked.log.read_text().splitlines())}
-    rows, missing = [], []
-    for model, chip in itertools.product(models(asked.shared), asked.chips):
-        at = (model.name, chip)
-        wanted = not asked.only or model.name in asked.only
-        if at not in known and wanted and not asked.write:
-            known[at] = row(model, chip, asked)
+    with tempfile.TemporaryDirectory(prefix="streams-") as place:
+        found = {model.name: model for model in (*models(asked.shared), *streams(Path(place)))}
+        return _table(parser, asked, found, known)
+
+
+def _table(
+    parser: argparse.ArgumentParser,
+    asked: argparse.Namespace,
+    found: Mapping[str, Model],
+    known: dict[tuple[str, str], dict[str, Any]],
+) -> int:
+    """Make the rows that are asked for and not known, print all; return the exit code."""
+    if unknown := [name for name in asked.only or () if name not in found]:
+        parser.error(f"--only: no model '{unknown[0]}'; there are {', '.join(found)}")
+    pairs = [(found[name], chip) for name in asked.only or found for chip in asked.chips]
+    if not asked.write:
+        again = [pair for pair in pairs if _open(known.get((pair[0].name, pair[1])), asked.limit)]
+        apart = asked.jobs > 1 or asked.limit is not None
+        for told in side_by_side(again, asked) if apart else (row(*pair, asked) for pair in again):
+            known[told["model"], told["chip"]] = told
             if asked.log:
                 with asked.log.open("a") as log:
-                    log.write(json.dumps(known[at]) + "\n")
-            print("| " + " | ".join(_line(known[at])) + " |", flush=True)
-        if at in known and (wanted or asked.write):
-            rows.append(known[at])
-        elif asked.write:
-            missing.append(f"{model.name} on {chip}")
+                    log.write(json.dumps(told) + "\n")
+            print("| " + " | ".join(_line(told)) + " |", flush=True)
+    named = [(model.name, chip) for model, chip in pairs]
+    rows = [known[at] for at in named if at in known]
+    missing = [f"{name} on {chip}" for name, chip in named if (name, chip) not in known]
     print(table(rows, missing))
     if asked.write:
         write_text(asked.write, inserted(asked.write.read_text(encoding="utf-8"), table(rows, missing), (START, END)))

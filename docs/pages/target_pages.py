@@ -73,7 +73,7 @@ def _requirements(target: Target) -> list[str]:
 def _quantization(target: Target) -> list[str]:
     low, high = target.exponents
     modes = "powers of two (`--mode q-value`)" if target.power_of_two else f"`--mode {'`, `'.join(target.modes)}`"
-    units = {"tensor": "tensor", "channel": "output channel"}
+    units = {"tensor": "tensor", "channel": "output channel", "group": "group of a row"}
     facts = [
         ["scales", modes],
         ["range of scales", f"2^{low} to 2^{high} counts per unit"],

@@ -175,8 +175,9 @@ _QUANTIZING = (
                  help="Bits of weights; 4 on chips in the layers that take it. auto: with --max-drop or --min-sqnr as "
                  "few in each layer as the wish allows; with --max-flash or --max-ms alone as many as fit.  "
                  "[default: 8]"),
-    click.option("--weight-scales", type=click.Choice(["tensor", "channel"]),
-                  help="One scale for a layer's weight, or one for each output channel (generic).  [default: tensor]"),
+    click.option("--weight-scales", metavar="tensor|channel|group:N",
+                  help="One scale for a layer's weight, one for each output channel, or one for each N weights of a "
+                  "row of a fully connected layer (generic).  [default: tensor]"),
     click.option("--activations", type=click.Choice(["symmetric", "asymmetric"]),
                   help="Integers around 0, or from a zero point for each tensor (generic).  [default: symmetric]"),
     click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),

@@ -12,8 +12,8 @@ from ..emit import Lowered, Lowering
 from ..errors import ConfigError, ModelError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..graph.attributes import integer, number, scales
-from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
+from ..graph.attributes import number
+from ..plan import Affine, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..run.borders import float_names
 from ..targets import DEFAULT, Target
@@ -68,9 +68,7 @@ def plan_of(graph: ir.Graph) -> Plan:
                 tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
-                scale = scales(attrs, key)
-                along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
-                tensors[ir.read_name(node, index)] = Affine(scale, integer(attrs, "parameter_bits"), along)
+                tensors[ir.read_name(node, index)] = form.held_weight(attrs, node, key)
         if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
             tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
     stored_transforms = ir.noted(graph, "lingeronnx.transforms")

@@ -19,7 +19,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, number, scales
-from ..plan import Affine
+from ..plan import Affine, PerAxis, PerTensor
 from ..targets.arithmetic import Arithmetic
 from ._bound import ALL_OUT, QUANT_MODES, Bound
 from .inference import Signature
@@ -114,6 +114,7 @@ class Format:
     attributes : what a node says of itself, its scales and widths among them.
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
+    grouped : whether its weight, a matrix [O, I], may have a scale for each group of a row.
     zero_points : whether the integers that it reads and writes may have another zero point than 0.
     width : the attribute with the number of bits of what it writes.
     leaves : whether what it writes is real where a node has no scale_o.
@@ -133,6 +134,7 @@ class Format:
     attributes: tuple[Attr, ...] = ()
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
+    grouped = False
     zero_points = False
     width = "o_bits"
     leaves = False
@@ -192,6 +194,12 @@ class Format:
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
         return {} if attrs.get("scale_x") is None else {0: held_at(attrs, "x")}
+
+    def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
+        """Return how the constant weight is held whose scale is the attribute `key` of `weight_scales`."""
+        scale = scales(attrs, key)
+        along = PerAxis(self.channel_axis or 0) if isinstance(scale, list) else PerTensor()
+        return Affine(scale, integer(attrs, "parameter_bits", 8), along)
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 

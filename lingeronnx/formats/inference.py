@@ -46,8 +46,8 @@ class Signature:
     inputs : "name:kind" of each, "?" after the kind of an optional one, "*" after that of any number
     output : kind, likewise; infer : how types and sizes of the outputs follow from the inputs' (None: they do not)
 
-    Kinds: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64), number (any integer), real,
-    result (integer, or real without scale_o), any.
+    Kinds: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64), factors (uint8), number (any
+    integer), real, result (integer, or real without scale_o), any.
     """
 
     inputs: str

@@ -6,13 +6,15 @@ scale_x*scale_w, one rounding.
 ==================  ==============================================================================================
 Conv2dInt, 1d       weight [O, I/group, k...]; pads in ONNX order, filled with zero_point_x
 ConvTranspose2dInt  weight [I, O/group, k...]; the bias is required (zeros where there is none)
-LinearInt           weight [O, I], over the last axis; without scale_o the output is real
+LinearInt           weight [O, I], over the last axis; without scale_o the output is real. With group_size = k and
+                    factors m [O, ceil(I/k)] at input 3, a weight counts for w*m, at the scale scale_w of its row
 BatchNorm2dInt      weight [C], ``y = sat(rescale(x*w[c] + b[c]))``
 ==================  ==============================================================================================
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,9 +22,10 @@ import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Spec, require
 
+from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes, integer, integers, number, scales
-from ..plan import Affine
+from ..plan import LARGEST_FACTOR, Affine, PerGroup, in_groups
 from ..targets.arithmetic import Arithmetic, LayerArithmetic
 from . import inference as rules
 from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
@@ -76,6 +79,14 @@ class WeightFormat(Format):
         scales = {0: held_at(attrs, "x")}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: held_at(attrs, "w")}
 
+    def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
+        """Return how the constant weight is held whose scale is the attribute `key`, as the graph says."""
+        return self._held_in_groups(attrs, node) or super().held_weight(attrs, node, key)
+
+    def _held_in_groups(self, attrs: Attributes, node: ir.Node) -> Affine | None:
+        """Return how a weight is held that has a scale for each group; None for all others."""
+        return None
+
     def weights(self, real: Reals, groups: int = 1, turned: bool = False) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
 
@@ -85,7 +96,11 @@ class WeightFormat(Format):
         a = real.attrs
         axis = 1 - (self.channel_axis or 0) if turned else self.channel_axis
         bits, view = integer(a, "parameter_bits", 8), np.transpose if turned else None
-        weight = real.held(1, scales(a, "scale_w"), axis, view, bits)
+        blocks = self._held_in_groups(a, real.node)
+        if blocks is not None:
+            weight = real.held_in_groups(1, blocks, turned)
+        else:
+            weight = real.held(1, scales(a, "scale_w"), axis, view, bits)
         values = [real.input(), weight]
         return [*values, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else values
 
@@ -192,13 +207,21 @@ class FloatLinear(PlainKernel):
     """``y = (sum (x - zero)*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
 
     weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w, one or [O].
-    zero : the integer of x that stands for 0.
+    zero : the integer of x that stands for 0. factors : what each weight is multiplied by, [O, I].
     """
 
     weight: np.ndarray
     bias: np.ndarray | None
     scale: float | np.ndarray
     zero: int = 0
+    factors: np.ndarray | None = None
+
+    @property
+    def products(self) -> np.ndarray:
+        """What each weight counts for, [O, I]."""
+        from simulator.kernels import multiplied
+
+        return multiplied(self.weight, self.factors)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x [..., I] -> y [..., O]."""
@@ -211,7 +234,7 @@ class FloatLinear(PlainKernel):
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Accumulate in int64, divide in float64."""
-        total = (arrays[0].astype(np.int64) - self.zero) @ self.weight.T.astype(np.int64)
+        total = (arrays[0].astype(np.int64) - self.zero) @ self.products.T.astype(np.int64)
         return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
 
 
@@ -219,9 +242,10 @@ class Linear(WeightFormat):
     """Linear layer with constant weight."""
 
     name = "LinearInt"
-    signature = Signature("x:integer w:weight b:bias?", "result", rules.linear)
+    signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.linear)
     v3_name = "QLinear"
-    attributes = WEIGHT
+    attributes = (*WEIGHT, Attr("group_size", "i", None))
+    grouped = True
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """scale_o; without one the output is float."""
@@ -232,11 +256,49 @@ class Linear(WeightFormat):
         from simulator.kernels import Linear as Kernel
 
         weight = bound.constant(1, "int8 int16", "weight")
+        bias, zero, factors = bound.bias(2, len(weight)), bound.zero("x"), self._factors(bound, weight)
         if bound.attrs["scale_o"] is None:
             scale = sum_scale(bound.attrs)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
-            return FloatLinear(weight, bound.bias(2, len(weight)), weight_scale, bound.zero("x"))
-        return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)), bound.zero("x"))
+            return FloatLinear(weight, bias, weight_scale, zero, factors)
+        return Kernel(weight, bias, bound.weighted_rescale(len(weight)), zero, factors=factors)
+
+    def _factors(self, bound: Bound, weight: np.ndarray) -> np.ndarray | None:
+        """Return what each of the weights [O, I] is multiplied by, None without groups; ModelError for odd ones."""
+        size = bound.attrs["group_size"]
+        if size is None:
+            if 3 in bound.consts:
+                raise ModelError(f"{bound.where}: it has factors of groups, and no group_size; quantize again")
+            return None
+        factors, size = bound.constant(3, "uint8", "factors"), integer(bound.attrs, "group_size")
+        if size < 1 or weight.dtype != np.int8 or not isinstance(bound.attrs["scale_w"], Sequence):
+            raise ModelError(
+                f"{bound.where}: group_size = {size}, weights of {weight.dtype}; groups have one element or more of "
+                "int8, and a list scale_w"
+            )
+        wanted = (weight.shape[0], math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
+        if factors.shape != wanted or not factors.all():
+            raise ModelError(
+                f"{bound.where}: factors {list(factors.shape)} from {factors.min(initial=255)}; weights "
+                f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to {LARGEST_FACTOR}"
+            )
+        return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
+
+    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Attribute]:
+        """As of any layer; with the size of the groups where the weight has a scale for each."""
+        size = w.granularity.size if isinstance(w.granularity, PerGroup) else None
+        return {**super().scales(x, w, o), **({} if size is None else {"group_size": size})}
+
+    def _held_in_groups(self, attrs: Attributes, node: ir.Node) -> Affine | None:
+        if attrs.get("group_size") is None:
+            return None
+        factors = ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
+        told = scales(attrs, "scale_w")
+        if factors is None or not isinstance(told, list) or factors.shape[:1] != (len(told),):
+            raise ModelError(
+                f"{node.op_type} {node.name}: it has a group_size, and no factors of its rows; quantize again"
+            )
+        return in_groups(told, factors, integer(attrs, "group_size"), integer(attrs, "parameter_bits", 8))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""

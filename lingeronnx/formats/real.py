@@ -6,7 +6,7 @@ in float32. Whoever asks puts the QuantizeLinear behind the result. Knows no int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ..errors import ModelError
 from ..graph import ir
 from ..graph.attributes import Attribute, Attributes
-from ..plan import Affine
+from ..plan import Affine, PerGroup
 from ._bound import Bound
 
 __all__ = ["LOWEST", "WIDE", "Reals", "held_type"]
@@ -133,18 +133,43 @@ class Reals:
         if array.dtype == np.int64:  # which has no DequantizeLinear
             factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)]) if channels else scale
             return ir.add_initializer(self._model, self._name(f"{name}_real"), (array / factor).astype(np.float32))
-        kind, zero = held_type(bits or 8 * array.dtype.itemsize), 0
+        step = self.step(name, scale)
+        sizes = [channels] if channels else []
+        where = {"axis": axis or 0} if channels else {}
+        return self._dequantized(index, array, bits or 8 * array.dtype.itemsize, step, sizes, where)
+
+    def held_in_groups(self, index: int, q: Affine, turned: bool = False) -> ir.Value:
+        """Return the real numbers for constant input `index`, a matrix in groups `q`: a blocked DequantizeLinear.
+
+        turned : whether its axes change places. `steps` has the scales of the products, from which and from y_scale
+        those of the groups follow.
+        """
+        assert isinstance(q.granularity, PerGroup)
+        self.needs(WIDE)
+        array, name = self.bound.consts[index], ir.read_name(self.node, index)
+        y_scale = ir.add_initializer(self._model, self._name(f"{name}_scale"), (1.0 / q.scales).astype(np.float32))
+        self.steps[str(y_scale.name)] = q.factors[0].tolist()
+        where = {"axis": q.granularity.axis, "block_size": q.granularity.size}
+        value = self._dequantized(index, array, q.bits, y_scale, q.scales.shape, where)
+        if not turned:
+            return value
+        # Were the constant turned, onnxruntime would make an integer product that knows no blocks.
+        own, value.name = value.name, self._name(f"{name}_rows")
+        value = self("Transpose", value, perm=[1, 0])
+        value.name = own
+        return value
+
+    def _dequantized(
+        self, index: int, array: np.ndarray, bits: int, step: ir.Value, sizes: Sequence[int], where: Mapping[str, int]
+    ) -> ir.Value:
+        """Return what DequantizeLinear gives for integers of `bits`, with a y_scale of these sizes."""
+        name, kind, zero = ir.read_name(self.node, index), held_type(bits), 0
         if self.unsigned and kind == _TYPES[8]:
             kind, zero, array = ir.DataType.UINT8, 128, array.astype(np.int16) + 128
-        inputs = [
-            self._integers(self._name(f"{name}_quantized"), array, kind),
-            self.step(name, scale),
-            *self.zero(kind, channels, zero),
-        ]
+        inputs = [self._integers(self._name(f"{name}_quantized"), array, kind), step, *self.zero(kind, sizes, zero)]
         dequantize = ir.make_node(
-            "DequantizeLinear", inputs, {"axis": axis} if channels else {}, output=self._own(name), of=self.node,
-            what=f"input{index}",
-        )  # fmt: skip
+            "DequantizeLinear", inputs, dict(where), output=self._own(name), of=self.node, what=f"input{index}"
+        )
         dequantize.outputs[0].shape, dequantize.outputs[0].type = (
             ir.Shape(array.shape),
             ir.TensorType(ir.DataType.FLOAT),
@@ -159,18 +184,18 @@ class Reals:
         self.steps[str(value.name)] = scale
         return value
 
-    def zero(self, kind: ir.DataType, channels: int = 0, zero_point: int = 0) -> list[ir.Value]:
+    def zero(self, kind: ir.DataType, sizes: Sequence[int] = (), zero_point: int = 0) -> list[ir.Value]:
         """Return the zero point of integers of a `kind`, as an input or none: int32 has no other than 0."""
         if kind == _TYPES[32]:
             return []
         if kind not in (_TYPES[8], ir.DataType.UINT8):
             self.needs(WIDE)
-        name = f"{kind.name.lower()}_zero{zero_point or ''}{f'_{channels}' if channels else ''}"
+        name = f"{kind.name.lower()}_zero{zero_point or ''}{'_' * bool(sizes)}{'x'.join(map(str, sizes))}"
         known = self._model.graph.initializers.get(name)
         if known is not None:
             return [known]
         self._taken.add(name)
-        return [self._integers(name, np.full([channels] if channels else [], zero_point), kind)]
+        return [self._integers(name, np.full(sizes, zero_point), kind)]
 
     def _integers(self, name: str, array: np.ndarray, kind: ir.DataType) -> ir.Value:
         tensor = ir.tensor(np.asarray(array, order="C").astype(kind.numpy()), dtype=kind, name=name)

@@ -9,14 +9,14 @@ a stream, and what stands in a file with QuantizeLinear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Rounding"]
+__all__ = ["LARGEST_FACTOR", "Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Rounding", "in_groups"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class PerAxis:
 class PerGroup:
     """A scale for each run of `size` neighbours along `axis` of the tensor.
 
-    The arrays have the tensor's shape, with `axis` divided by `size`, as a blocked QuantizeLinear has them.
+    The arrays have the tensor's shape, with `axis` divided by `size` and rounded up (the last run may be shorter), as a
+    blocked QuantizeLinear has them.
     """
 
     axis: int
@@ -43,6 +44,11 @@ class PerGroup:
 
 
 Granularity = PerTensor | PerAxis | PerGroup
+
+#: The largest factor of a group: a byte, and with a weight of 8 bits its product is one of 16.
+LARGEST_FACTOR = 255
+
+_WHOLE = 1e-4  # a ratio of two factors times a third one is this near to a whole number, or 1 / 255 away
 
 
 class Rounding(Enum):
@@ -222,9 +228,13 @@ class Affine:
         )
 
     def along(self, axis: int) -> Affine:
-        """Return the same with its scales along another axis."""
-        kind = PerGroup(axis, self.granularity.size) if isinstance(self.granularity, PerGroup) else PerAxis(axis)
-        return Affine(self.scales, self.bits, kind, self.zero_points, self.signed, self.rounding)
+        """Return the same with its scales along another axis; a matrix in groups is turned."""
+        scales, zeros, kind = self.scales, self.zero_points, PerAxis(axis)
+        if isinstance(self.granularity, PerGroup):
+            turned = axis != self.granularity.axis
+            scales, zeros = (scales.T, zeros.T) if turned else (scales, zeros)
+            return Affine(scales, self.bits, PerGroup(axis, self.granularity.size), zeros, self.signed, self.rounding)
+        return Affine(scales, self.bits, kind, zeros, self.signed, self.rounding)
 
     def mapped(self, change: Callable[[float], float]) -> Affine:
         """Return the same with `change` of every scale."""
@@ -234,45 +244,88 @@ class Affine:
     def attribute(self) -> float | tuple[float, ...]:
         """The scale as an attribute of an integer operator has it: a number, or one for each element along the axis.
 
-        ValueError for groups, which no operator has yet.
+        Of groups, that of their products (`factors`).
         """
         if isinstance(self.granularity, PerGroup):
-            raise ValueError(f"no integer operator has scales {self.granularity}")
+            return tuple(self.factors[0].tolist())
         return self.scale if self.single else tuple(self.scales.tolist())
+
+    @property
+    def factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scales S [O] in float64 and factors m [O, groups] in int64 of a matrix [O, I] in groups: scales = S / m.
+
+        A product ``q * m`` is counted in the scale S of its row. The factors of a row are whole numbers from 1 to
+        `LARGEST_FACTOR`, the smallest that there are, and S has the precision of float32, as a file holds it.
+        ValueError where the scales of a row stand in no such ratio.
+        """
+        assert isinstance(self.granularity, PerGroup)
+        if self.scales.ndim != 2 or self.granularity.axis != 1:
+            raise ValueError(
+                f"scales {self.granularity} of {self.scales.ndim} axes; factors are those of a row's groups"
+            )
+        least = self.scales.min(axis=1, keepdims=True)
+        shares = least / self.scales
+        scale, factor = np.zeros(len(shares)), np.zeros(shares.shape, np.int64)
+        for most in range(1, LARGEST_FACTOR + 1):
+            near = np.rint(most * shares)
+            fits = (np.abs(near - most * shares) < _WHOLE).all(axis=1) & (near >= 1).all(axis=1) & (scale == 0)
+            scale[fits], factor[fits] = np.float32(most * least[fits, 0]), near[fits]
+        if not scale.all():
+            (row,) = np.nonzero(scale == 0)
+            raise ValueError(
+                f"the scales of row {row[0]} stand in no ratio of whole numbers from 1 to {LARGEST_FACTOR}"
+            )
+        return scale, factor
+
+    @property
+    def sums(self) -> Affine:
+        """How the products with this weight are counted: as it is itself, of groups with one scale for each row."""
+        if not isinstance(self.granularity, PerGroup):
+            return self
+        scale, _ = self.factors
+        return Affine(scale, self.bits, PerAxis(0)) if len(scale) > 1 else Affine(scale[0], self.bits)
+
+    @property
+    def stored(self) -> Affine:
+        """The same with its scales as a file holds them, in float32; of groups, those of their products."""
+        if isinstance(self.granularity, PerGroup):
+            return in_groups(*self.factors, self.granularity.size, self.bits)
+        return self.mapped(lambda scale: float(np.float32(scale)))
 
     # ---- integers and reals --------------------------------------------------------------------------------------
 
-    def broadcast(self, rank: int) -> float | np.ndarray:
-        """Return the scales so that they multiply an array of `rank` axes: a number where there is one scale."""
-        return self.scale if self.single else self._spread(self.scales, rank)
+    def broadcast(self, shape: Sequence[int]) -> float | np.ndarray:
+        """Return the scales so that they multiply an array of `shape`: a number where there is one scale."""
+        return self.scale if self.single else self.spread(self.scales, shape)
 
-    def centre(self, rank: int) -> int | np.ndarray:
-        """Return the zero points so that an array of `rank` axes adds them: a number where there is one."""
-        return self.zero_point if self.single else self._spread(self.zero_points, rank)
+    def centre(self, shape: Sequence[int]) -> int | np.ndarray:
+        """Return the zero points so that an array of `shape` adds them: a number where there is one."""
+        return self.zero_point if self.single else self.spread(self.zero_points, shape)
 
-    def _spread(self, values: np.ndarray, rank: int) -> np.ndarray:
-        if isinstance(self.granularity, PerAxis):
-            axis = self.granularity.axis % rank
-            return values.reshape([-1 if i == axis else 1 for i in range(rank)])
-        assert isinstance(self.granularity, PerGroup)
-        return np.repeat(values, self.granularity.size, self.granularity.axis)
+    def spread(self, values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return `values`, one for each scale, so that they stand beside the elements of an array of `shape`."""
+        if isinstance(self.granularity, PerGroup):
+            axis = self.granularity.axis
+            return np.repeat(values, self.granularity.size, axis).take(range(shape[axis]), axis)
+        axis = (self.axis or 0) % len(shape)
+        return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
     def counts(self, array: np.ndarray) -> np.ndarray:
         """Return reals of any shape in counts above the zero point, float64, neither rounded nor clamped."""
-        return np.asarray(array.astype(np.float64) * self.broadcast(array.ndim))
+        return np.asarray(array.astype(np.float64) * self.broadcast(array.shape))
 
     def integers(self, array: np.ndarray) -> np.ndarray:
         """Return reals of any shape as integers, in the smallest type that has them all (int64 above 32 bits)."""
         rounded = _round(self.counts(array), self.rounding)
-        rounded += self.centre(array.ndim)
+        rounded += self.centre(array.shape)
         return np.clip(rounded, self.low, self.high, out=rounded).astype(self.dtype)
 
     def real(self, integers: np.ndarray) -> np.ndarray:
         """Return the reals that integers of any shape stand for, float64."""
         above = integers.astype(np.float64)
         if self.shifted:
-            above -= self.centre(integers.ndim)
-        return np.asarray(above / self.broadcast(integers.ndim))
+            above -= self.centre(integers.shape)
+        return np.asarray(above / self.broadcast(integers.shape))
 
     def __rtruediv__(self, integers: npt.ArrayLike) -> np.ndarray:
         """Return the reals that `integers` stand for, as integers over a scale are where 0 stands for 0."""
@@ -287,7 +340,7 @@ class Affine:
         Computed in that type, in float64 above 20 bits.
         """
         kind = np.float64 if self.bits > 20 else array.dtype
-        factor, centre = np.asarray(self.broadcast(array.ndim), kind), self.centre(array.ndim)
+        factor, centre = np.asarray(self.broadcast(array.shape), kind), self.centre(array.shape)
         rounded = _round(array * factor, self.rounding)
         np.clip(rounded, self.low - centre, self.high - centre, out=rounded)
         rounded /= factor
@@ -306,6 +359,17 @@ def _round(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
         return np.rint(counts, out=counts)
     counts += 0.5
     return np.floor(counts, out=counts)
+
+
+def in_groups(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
+    """Return how a matrix [O, I] of `bits` is held in groups of `size` along I: a product ``q * m`` at `scale` [O].
+
+    factors : whole numbers m [O, groups], 1 to `LARGEST_FACTOR`; what those of a row have in common goes into its
+    scale, which is rounded to float32.
+    """
+    common = np.gcd.reduce(factors.astype(np.int64), axis=1)
+    row = np.asarray(np.asarray(scale / common, np.float32), np.float64)
+    return Affine(row[:, None] / (factors // common[:, None]), bits, PerGroup(1, size))
 
 
 def _exponent(scale: float) -> int | None:

@@ -27,7 +27,7 @@ from ..errors import ConfigError, nearest, told
 from ..files import given_bytes
 from ..targets import DEFAULT, Target, TimeWish
 
-__all__ = ["AUTO", "Override", "QuantConfig", "merge_overrides", "parse_override"]
+__all__ = ["AUTO", "Override", "QuantConfig", "group_size", "merge_overrides", "parse_override"]
 
 _LARGEST = 1 << 24  # bytes of a file
 
@@ -45,6 +45,7 @@ _OF_SCALES = {
     "fit",
 }
 _OF_SCALES |= {"skip", "overrides"}
+_SCALES = "tensor|channel|group:[1-9][0-9]{0,6}"
 
 #: The width of weights that a wish chooses; users say "auto".
 AUTO = 0
@@ -85,7 +86,7 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
-    weight_scales: Literal["tensor", "channel"] = "tensor"
+    weight_scales: Annotated[str, WithJsonSchema({"type": "string", "pattern": _SCALES})] = "tensor"
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
@@ -138,6 +139,13 @@ class QuantConfig(BaseModel):
     def _auto(cls, value: object) -> object:
         return AUTO if value == "auto" else value
 
+    @field_validator("weight_scales")
+    @classmethod
+    def _scales(cls, value: str) -> str:
+        if re.fullmatch(_SCALES, value) is None:
+            raise ValueError("it is tensor, channel, or group:N for N weights of a row, such as group:32")
+        return value
+
     @field_validator("debug_dump", "timing", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
@@ -181,7 +189,7 @@ class QuantConfig(BaseModel):
                 f"mode {self.mode} on platform {target.name}: it takes {' or '.join(target.modes)} scales only; "
                 "drop --mode or choose --platform generic"
             )
-        if self.weight_scales not in target.weight_scales:
+        if self.weight_scales.partition(":")[0] not in target.weight_scales:
             raise ConfigError(
                 f"weight_scales {self.weight_scales} on platform {target.name}: a weight has one scale per "
                 f"{' or '.join(target.weight_scales)} there; drop --weight-scales or choose --platform generic"
@@ -213,6 +221,12 @@ class QuantConfig(BaseModel):
                 )
 
 
+def group_size(weight_scales: str) -> int | None:
+    """Return N of the setting "group:N", None for the others."""
+    kind, _, size = weight_scales.partition(":")
+    return int(size) if kind == "group" else None
+
+
 def _check_widths(
     where: str, settings: Mapping[str, Any], widths: Mapping[str, tuple[int, ...]], target: Target
 ) -> None:
@@ -235,7 +249,7 @@ def _describe(error: ValidationError) -> str:
             f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; "
             f"known: {', '.join(Override.model_fields)}"
         )
-    return f"{where} = {first.get('input')!r}: {first['msg']}"
+    return f"{where} = {first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def parse_override(text: str) -> tuple[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ class QuantSettings(TypedDict, total=False):
 
     bits: int | None
     weight_bits: int | Literal["auto"] | None
-    weight_scales: Literal["tensor", "channel"] | None
+    weight_scales: str | None
     activations: Literal["symmetric", "asymmetric"] | None
     calibrator: Literal["max", "percentile", "mse", "kl"] | None
     percentile: float | None

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 from ..graph import ir, operators
-from ..plan import Affine, PerAxis, PerTensor, Rounding
+from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
+from .blocks import held_in_blocks
 from .operators import expand, has_form, is_dynamic
 from .qoperator import MOVES
 from .write import SCALES, scale_of
@@ -150,9 +151,8 @@ class _Reader:
             what = f"its scale is {np.ravel(step)[0]:g}; it is a positive number, more than {_LEAST:g}"
             raise ModelError(f"{node.op_type} {node.name}: {what}")
         if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
-            raise ModelError(
-                f"{node.op_type} {node.name}: it has a scale for each block; quantize with one for each channel"
-            )
+            told = _numbers(self.exact.get(str(node.inputs[1].name)))  # type: ignore[union-attr]
+            return held_in_blocks(node, kind, step, zero, told), step
         name, scale = str(node.inputs[1].name), scale_of(step)  # type: ignore[union-attr]
         told = _numbers(self.exact.get(name, scale))
         if told.shape == scale.shape and np.allclose(told, scale, rtol=1e-6, atol=0):
@@ -357,8 +357,9 @@ def held_in_file(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, si
 
 def _real(q: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return what DequantizeLinear gives for integers, float32; step : the y_scale that stands in the file."""
-    off = integers.astype(np.int64) - q.centre(integers.ndim)
-    steps = q.changed(np.ravel(step) if q.axis is not None else np.ravel(step)[0]).broadcast(integers.ndim)
+    off = integers.astype(np.int64) - q.centre(integers.shape)
+    held = step if step.ndim > 1 else np.ravel(step) if q.axis is not None else np.ravel(step)[0]
+    steps = q.changed(held).broadcast(integers.shape)
     return np.asarray(off.astype(np.float32) * np.asarray(steps, np.float32))
 
 
@@ -368,7 +369,7 @@ def _type(grid: Affine) -> ir.DataType:
 
 def _check_channels(node: ir.Node, array: np.ndarray, grid: Affine) -> None:
     """Raise ModelError where a constant has another number of channels than its grid has scales."""
-    if grid.axis is None:
+    if grid.axis is None or isinstance(grid.granularity, PerGroup):  # looked at where it was read
         return
     size = array.shape[grid.axis] if -array.ndim <= grid.axis < array.ndim else "no"
     if size != grid.scales.size:

@@ -30,7 +30,7 @@ from .opset import raise_nodes
 
 __all__ = ["PLATFORM", "SCALES", "StandardGraph", "Writer", "scale_of", "write"]
 
-#: Metadata: {initializer with y_scale: the scale in counts per unit, or a list}.
+#: Metadata: {initializer with y_scale: the scale in counts per unit, or a list; of groups the products' scales}.
 SCALES = "lingeronnx.scales"
 
 #: Metadata: the platform that the integers were made for.
@@ -284,6 +284,8 @@ class Writer:
 def _told(model: ir.Graph, name: str, scale: float | Sequence[float]) -> bool:
     """Whether the y_scale in initializer `name` gives back `scale`; one that is not used needs not."""
     array = ir.const(model.graph.initializers.get(name))
+    if array is not None and array.ndim > 1:  # of groups: told is the scale of their products
+        return False
     return array is None or np.array_equal(scale_of(array), np.asarray(scale, np.float32))
 
 

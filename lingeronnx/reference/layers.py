@@ -97,14 +97,19 @@ class ConvTranspose(Integer):
 
 
 class Linear(Integer):
-    """x [..., I], W [O, I], b [O]."""
+    """x [..., I], W [O, I], b [O]; with group_size k factors m [O, ceil(I/k)], one for each k weights of a row."""
 
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
     def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """X W^T + b over the last axis."""
-        x, weight, bias = inputs[0], inputs[1], given(inputs, 2)
-        acc = a.above(x, "x") @ weight.astype(np.int64).T
+        """X W^T + b over the last axis; of groups, the sum of each times its factor."""
+        x, weight, bias, factors = inputs[0], inputs[1], given(inputs, 2), given(inputs, 3)
+        above, size = a.above(x, "x"), int(a.get("group_size") or weight.shape[1])
+        acc = np.zeros((*x.shape[:-1], len(weight)), np.int64)
+        for group, start in enumerate(range(0, weight.shape[1], size)):
+            of = slice(start, start + size)
+            sums = above[..., of] @ weight[:, of].astype(np.int64).T
+            acc += sums if factors is None else sums * factors[:, group].astype(np.int64)
         if bias is not None:
             acc = acc + bias.astype(np.int64)
         return self.rescaled(acc, a, how, "scale_x", "scale_w", axis=-1)

@@ -43,6 +43,7 @@ _KINDS = {
     "integer": _INTEGERS,
     "weight": ("int8", "int16"),
     "bias": ("int32", "int64"),
+    "factors": ("uint8",),
     "index": ("int32", "int64"),
     "number": (*_INTEGERS, "int64"),
     "real": ("float",),

@@ -183,7 +183,7 @@ class Target:
     bits: tuple[int, ...]
     ops: Mapping[str, Support]
     also: Mapping[str, Arithmetic] = field(default_factory=dict)
-    weight_scales: tuple[str, ...] = ("tensor",)  # "channel": one for each output channel of a layer
+    weight_scales: tuple[str, ...] = ("tensor",)  # "channel": one for each output channel; "group": of a row
     zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
     single_sample: bool = False  # graphs are written for one sample, with a batch of 1
     out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers

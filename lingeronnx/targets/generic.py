@@ -34,7 +34,7 @@ GENERIC = Target(
     modes=("max-value", "q-value"),
     bits=(4, 8, 16),
     out_bits=(8, 16, 32),
-    weight_scales=("tensor", "channel"),
+    weight_scales=("tensor", "channel", "group"),
     zero_points=True,
     ops=MappingProxyType(
         {

@@ -2,7 +2,7 @@
 
 from simulator.kernels.borders import Dequant, Quant
 from simulator.kernels.centered import Centered, centered
-from simulator.kernels.conv import Conv, Linear
+from simulator.kernels.conv import Conv, Linear, multiplied
 from simulator.kernels.deconv import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
 from simulator.kernels.elementwise import AddScaled, AddShift, ChannelAffine, Clip, Mul, Relu, Requant
@@ -24,5 +24,5 @@ __all__ = [
     "ConvTranspose", "Dequant", "Div", "DivSingle", "ExecutorGru", "Gather", "Glu", "Gru", "LayerNorm", "Linear",
     "LogSoftmax", "Lookup", "Lstm", "MatMul", "MaxPool", "Mean", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape",
     "Softmax", "Split", "Table", "TrainedGru", "TrainedLstm", "Transpose", "centered", "grid", "luna_average",
-    "softmax_entry",
+    "multiplied", "softmax_entry",
 ]  # fmt: skip

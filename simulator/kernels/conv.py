@@ -30,7 +30,7 @@ from simulator.kernels.loops import _loops, _simd
 from simulator.kernels.loops._common import Clipped, SlidingWindow, as_image, image_size, last_image, window_of
 from simulator.native import In, Loop, Out
 
-__all__ = ["Conv", "Linear"]
+__all__ = ["Conv", "Linear", "multiplied"]
 
 
 def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
@@ -42,6 +42,17 @@ def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     require(bias.shape == weight.shape[:1], f"a bias of {list(bias.shape)} does not fit weights {list(weight.shape)}")
     require(bias.dtype.kind == "i", f"a bias must be integer, not {bias.dtype}")
     return bias.astype(np.int64)
+
+
+def multiplied(weight: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
+    """Return `weight`, or where there are `factors` of its shape the products, int16; MachineError beyond 16 bits."""
+    if factors is None:
+        return weight
+    require(weight.shape == factors.shape, f"factors {list(factors.shape)} do not fit weights {list(weight.shape)}")
+    products = weight.astype(np.int64) * factors
+    fits = np.abs(products).max(initial=0) <= np.iinfo(np.int16).max
+    require(bool(fits), "weights times their factors do not fit 16 bits")
+    return products.astype(np.int16)
 
 
 def folded(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
@@ -197,6 +208,8 @@ class Linear(Clipped):
         int8 or int16 [O, K].
     bias, rescale, zero, clip
         As for `Conv`.
+    factors
+        What each weight is multiplied by, [O, K], where it is not 1: the products have at most 16 bits.
     """
 
     weight: np.ndarray
@@ -204,6 +217,12 @@ class Linear(Clipped):
     rescale: Rescale | ChannelRescale
     zero: int = 0
     clip: tuple[int, int] | None = None
+    factors: np.ndarray | None = None
+
+    @property
+    def products(self) -> np.ndarray:
+        """What each weight counts for, [O, K]."""
+        return multiplied(self.weight, self.factors)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y; one-dimensional x has no batch axis."""
@@ -222,6 +241,7 @@ class Linear(Clipped):
         outputs, inputs = self.weight.shape
         window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = Spec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
-        bias = folded(self.weight, checked(self.weight, self.bias), self.zero)
-        loop = loop_for(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
+        weight = self.products
+        bias = folded(weight, checked(weight, self.bias), self.zero)
+        loop = loop_for(weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
         return loop(In(0, (1, 1, -1, inputs)), Out(0, (1, 1, -1, outputs)))

@@ -46,7 +46,8 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
     """The whole net in Python integers: quantize, multiply, requantize by M and s, from the graph's attributes."""
     model = small()
     feed = nets.samples(model, 3)
-    result = lo.quantize(model, feed, platform="generic", mode=mode, bits=bits, weight_bits=weight_bits)
+    widths = {"bits": bits, "weight_bits": weight_bits}
+    result = lo.quantize(model, feed, platform="generic", mode=mode, weight_scales="tensor", **widths)
     nodes = {node.op_type: node for node in result.graph.graph}
     held = consts(result.graph)
     seen = {name: array for name, array, _ in result.session().taps(feed)}
@@ -89,7 +90,7 @@ def test_every_net_and_the_plan_round_trip(net, bits):
     back = plan_of(ir.from_proto(ir.to_proto(result.graph)))
     for name, q in back.tensors.items():
         assert q.bits == result.plan.tensors[name].bits, name
-        assert np.float32(q.scale) == np.float32(result.plan.tensors[name].scale)
+        assert np.array_equal(np.float32(q.scales), np.float32(result.plan.tensors[name].scales))
     again = Plan.from_json(result.plan.to_json())
     assert again == result.plan
     for name, array, scale in result.session().taps(nets.samples(net(), 2)):

@@ -19,9 +19,9 @@ from ...errors import ConfigError
 from ...files import folder, write_text
 from ...formats import attributes, integer_format, is_quantized_domain
 from ...graph import ir
-from ...graph.attributes import number, scales
+from ...graph.attributes import number
 from ...graph.modules import module
-from ...plan import Affine, PerAxis, PerTensor, accumulator
+from ...plan import Affine, accumulator
 from ...run.session import Session
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
@@ -218,11 +218,11 @@ def _constants_held(model: ir.Graph) -> dict[str, Affine]:
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs or len(node.inputs) <= index or node.inputs[index] is None:
                 continue
-            scale = scales(attrs, key)
-            along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
-            own = by_constant[ir.read_name(node, index)] = Affine(scale, granularity=along)
+            own = by_constant[ir.read_name(node, index)] = form.held_weight(attrs, node, key).changed(bits=8)
             if biases and attrs.get(sums):
-                by_constant[ir.read_name(node, biases.pop(0))] = accumulator(number(attrs, sums) * own.scales, False)
+                by_constant[ir.read_name(node, biases.pop(0))] = accumulator(
+                    number(attrs, sums) * own.sums.scales, False
+                )
     return by_constant
 
 

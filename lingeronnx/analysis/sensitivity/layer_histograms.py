@@ -79,7 +79,7 @@ def _outputs(planned: Planned, layer: RoundedOperator, outputs: Mapping[str, np.
 
 def cut_off(values: np.ndarray, q: Affine) -> float:
     """Return the share of `values` that the grid does not reach, by more than half a step."""
-    counts = q.counts(values) + q.centre(values.ndim)
+    counts = q.counts(values) + q.centre(values.shape)
     return float(np.mean((counts < q.low - 0.5) | (counts >= q.high + 0.5))) if values.size else 0.0
 
 

@@ -15,7 +15,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Proof:
     host : the largest difference of a host part from onnxruntime, as a fraction of its output's range. integers :
     compared with onnxruntime as the host; differing : of them; largest : counts. tie : of the first difference of a
     call, the farthest that a value was from a tie, in counts. warnings : of the compiler, on the program's own C.
-    cores : what it takes on small cores, as lines.
+    cores : what it takes on small cores, as lines. seen : what the parts of the program read and wrote, call by call.
     """
 
     calls: int = 0
@@ -61,10 +61,11 @@ class Proof:
     tie: float = 0.0
     warnings: int = 0
     cores: list[str] = field(default_factory=list)
+    seen: list[list[PartVector]] = field(default_factory=list, repr=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
-        return asdict(self)
+        """Return it as JSON-ready values, without what was seen."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "seen"}
 
     def lines(self) -> list[str]:
         """Return it as lines for people."""
@@ -97,6 +98,7 @@ class Running:
             ctypes.memmove(start, blob, len(blob))
             given[number] = _Package(start, len(blob))
         self.status = int(self._call("init")(given))
+        self.executor = int(self._call("executor_status")())
 
     def _call(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
         return getattr(self._library, f"{self.program.prefix}_{name}")
@@ -165,7 +167,8 @@ def attempt(
 ) -> Proof:
     """Compile the program in `folder` and prove it on the calls `feeds`, in turn.
 
-    calls : what the golden vectors are made of, for the run without Python.
+    calls : what the golden vectors are made of, for the run without Python. That one replays them for each part by
+    itself, and for the whole program what was found here: near a tie its own floats make another integer.
     """
     proof = Proof()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-try-") as name:
@@ -178,7 +181,8 @@ def attempt(
         running = Running(place / "program.so", program, plain, packages)
         try:
             if running.status:
-                proof.failed.append(f"{program.prefix}_init returns {running.status}")
+                said = f"{program.prefix}_init returns {running.status}, the executor {running.executor}"
+                proof.failed.append(said)
             else:
                 _calls(proof, program, running, plain, own, feeds)
                 if not proof.failed:
@@ -187,7 +191,7 @@ def attempt(
             running.close()
         if not proof.failed:
             vectors = [vectors_of(program, call) for call in calls]
-            said = replayed(program, folder, place, vectors)
+            said = replayed(program, folder, place, [*vectors, *proof.seen])
             if not said.startswith("PASS"):
                 proof.failed.append(f"the known-answer test says: {said or 'nothing'}")
     return proof
@@ -246,7 +250,9 @@ def _calls(
             return
         want = list(own.sample({**given, **ours}))
         host = None if hard_ones else plain
-        proof.failed += [f"call {number}: {text}" for text in _wrong(proof, program, running, host, want, outputs)]
+        vectors = vectors_of(program, want)
+        wrong = _wrong(proof, program, running, host, vectors, _made(want), outputs)
+        proof.failed += [f"call {number}: {text}" for text in wrong]
         if proof.failed:
             return
         for one, two in program.states:
@@ -254,6 +260,7 @@ def _calls(
         proof.calls += 1
         if hard_ones:
             continue
+        proof.seen.append(vectors)
         reference = list(plain.sample({**given, **theirs}))
         _against(proof, program, want, reference)
         for one, two in program.states:
@@ -282,13 +289,12 @@ def _made(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
 
 
 def _wrong(
-    proof: Proof, program: BoardProgram, running: Running, plain: PartsRunner | None, want: Sequence[PartRun],
-    outputs: Mapping[str, np.ndarray],
+    proof: Proof, program: BoardProgram, running: Running, plain: PartsRunner | None, vectors: Sequence[PartVector],
+    want: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray],
 ) -> list[str]:  # fmt: skip
-    """Return what is wrong with one call."""
+    """Return what is wrong with one call, whose parts must read and write `vectors`, and whose outputs are `want`."""
     failed = []
     shown = {(part, output, port): raw for part, output, port, raw in running.seen}
-    vectors = vectors_of(program, want)
     for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
         for output, side in ((0, vector.inputs), (1, vector.outputs)):
             for port, array in enumerate(side):
@@ -303,7 +309,7 @@ def _wrong(
         if not isinstance(part, ChipPart) and plain is not None:
             failed += _host(proof, part.name, part.targets, plain, vector)
     for end in program.outputs:
-        wanted, have = _made(want)[end.tensor], outputs[end.tensor].tobytes()
+        wanted, have = want[end.tensor], outputs[end.tensor].tobytes()
         if not alike(have, wanted):
             failed.append(f"output '{end.tensor}': {first_difference(have, wanted)}")
     return failed

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
 from ...errors import ConfigError
 from .packages import arguments_crc, header, packed
 from .program import BoardProgram
@@ -72,13 +74,15 @@ def containers(
 ) -> dict[str, bytes]:
     """Return a package for the stand-in of each chip part, with its header, by part.
 
-    calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback.
+    calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback. What a
+    part is given twice is written once.
     """
     memory, found = Memory(program), {}
     for part in program.packages:
         steps = [index for index, one in enumerate(program.parts) if one.first == part.first]
         sizes = memory.shared_of[part.name], memory.psram_of[part.name] - 4096
-        counts = len(part.inputs), len(part.outputs), len(calls) * len(steps)
+        known = {_raw(v.inputs): _raw(v.outputs) for v in (call[index] for call in calls for index in steps)}
+        counts = len(part.inputs), len(part.outputs), len(known)
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.number)
         body += struct.pack("<IIIIII", *sizes, *counts, 0)
         body += b"".join(
@@ -88,13 +92,16 @@ def containers(
             )
             for port in (*part.inputs, *part.outputs)
         )  # fmt: skip
-        for vector in (call[index] for call in calls for index in steps):
-            for array in (*vector.inputs, *vector.outputs):
-                raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
-                body += raw + bytes(-len(raw) % 8)
+        body += b"".join(given + made for given, made in known.items())
         words = part.choice.words
         found[part.name] = packed(header(program.platform, part.number, crcs[part.name], arguments_crc(words)), body)
     return found
+
+
+def _raw(arrays: Sequence[np.ndarray]) -> bytes:
+    """Return arrays as they lie in a package: little-endian, each filled up to 8 bytes."""
+    found = [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays]
+    return b"".join(raw + bytes(-len(raw) % 8) for raw in found)
 
 
 def _seven(shape: Sequence[int]) -> list[int]:

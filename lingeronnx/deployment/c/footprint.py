@@ -32,7 +32,8 @@ CORES = {
         ("-march=rv32imafc", "-mabi=ilp32f", "--specs=picolibc.specs"),
     ),
 }  # fmt: skip
-_OPTIMIZED = ("-Os", "-fcallgraph-info=su")
+#: Of two equal functions gcc would keep one, and tell no bytes of the other, whose callers name it all the same.
+_OPTIMIZED = ("-Os", "-fno-ipa-icf", "-fcallgraph-info=su")
 _NODE = re.compile(r'node: \{ title: "([^"]*)" label: "([^"]*)"')
 _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
 

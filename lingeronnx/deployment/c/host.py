@@ -92,12 +92,30 @@ def host_source(
     return _rewritten(text, name, weights)
 
 
+def _without_empty(graph: onnx.GraphProto) -> None:
+    """Leave out inputs of Resize that say nothing, which opset 11 asks for and the generator measures: roi, no scales.
+
+    The regions are read with coordinates of tf_crop_and_resize only, as the operator's page says.
+    """
+    hollow = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    for node in graph.node:
+        if node.op_type == "Resize":
+            crops = any(one.s == b"tf_crop_and_resize" for one in node.attribute)
+            node.input[:] = [
+                "" if name in hollow or (place == 1 and not crops) else name for place, name in enumerate(node.input)
+            ]
+    read = {name for node in graph.node for name in node.input}
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in hollow - read]:
+        graph.initializer.remove(tensor)
+
+
 def fixed(model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> onnx.ModelProto:
     """Return `model` with the sizes of one sample everywhere, and functions written out."""
     made = inline_local_functions(model) if model.functions else onnx.ModelProto.FromString(model.SerializeToString())
     graph = made.graph
     del graph.value_info[:], made.metadata_props[:]
     graph.name, graph.doc_string, made.doc_string = "", "", ""
+    _without_empty(graph)
     for values, arrays in ((graph.input, inputs), (graph.output, outputs)):
         for value, array in zip(values, arrays, strict=True):
             value.CopyFrom(

@@ -9,7 +9,7 @@ from typing import Any
 from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
-from ...plan.config import QuantConfig
+from ...plan.config import QuantConfig, group_size
 from ...targets import Target
 from ..observe.statistics import TensorStats, Through
 from ..partition import Partition
@@ -25,9 +25,11 @@ __all__ = ["ScaleChoice", "TensorSetting", "choice_for", "choice_of"]
 class ScaleChoice:
     """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
 
-    weight_scales : "tensor", or "channel" for one scale for each output channel of a layer. asymmetric : whether
+    weight_scales : "tensor", "channel" for one scale for each output channel of a layer, or "group:N" for one for each
+    N weights of a row of a fully connected layer, and for each channel of the others. asymmetric : whether
     activations of at most 8 bits have zero points, where all operators around take them.
     own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    refined : whether weights are refined under the scales.
     held : {tensor or weight: how it is held, whatever calibration would say}
     wide : {weight that has more bits than it was told, as the target has no fewer there: (its node, why)}
     """
@@ -40,6 +42,7 @@ class ScaleChoice:
     own: Mapping[str, Mapping[str, Any]]
     weight_scales: str = "tensor"
     asymmetric: bool = False
+    refined: bool = False
     held: Mapping[str, Affine] = field(default_factory=dict)
     wide: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -56,6 +59,11 @@ class ScaleChoice:
             self.mode == "q-value",
             self.asymmetric,
         )
+
+    @property
+    def group_size(self) -> int | None:
+        """How many weights of a row share a scale, None without groups."""
+        return group_size(self.weight_scales)
 
     def width(self, *names: str) -> int:
         """Return the bits of activations that share a scale."""
@@ -139,6 +147,7 @@ def choice_of(
         own=own,
         weight_scales=conf.weight_scales,
         asymmetric=conf.activations == "asymmetric",
+        refined=conf.effort != "fast",
         wide=stay,
     )
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...formats import Format
 from ...graph import ir
 from ...ops import Op, parameter_values
-from ...plan import Affine, PerAxis
-from ...plan.config import QuantConfig
+from ...plan import Affine, PerAxis, PerGroup, in_groups
+from ...plan.config import QuantConfig, group_size
 from ...plan.power_of_two import power_below
 from ...qdq.read import Read
 from ...targets import Target
@@ -143,7 +144,7 @@ def weight_scales(
     for node, op, name, values in parameters(parts):
         for grid in candidates(read, node, name, values):
             grids.setdefault(name, grid)
-            q = _weight(grid, values, op.format.channel_axis, target, conf)
+            q = _weight(grid, values, op.format, target, conf)
             if q is not None:
                 by_weight[name], grids[name] = q, grid
                 break
@@ -174,26 +175,47 @@ def _multiplied(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affin
     before, after = (np.abs(array.reshape(len(array), -1)).max(axis=1) for array in (old.astype(np.float64), values))
     if not (before > 0).all() or not (after > 0).all():
         return []
-    scales = grid.broadcast(1) * before / after
+    scales = grid.broadcast(before.shape) * before / after
     return [Affine(scales, grid.bits, PerAxis(0), signed=grid.signed)] if len(scales) > 1 else []
 
 
-def _weight(grid: Affine, values: np.ndarray, axis: int | None, target: Target, conf: QuantConfig) -> Affine | None:
+def _weight(grid: Affine, values: np.ndarray, form: Format, target: Target, conf: QuantConfig) -> Affine | None:
     """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
+    axis = form.channel_axis
     bits = (
         max((width for width in target.bits if width >= grid.bits), default=0)
         if grid.bits not in target.bits
         else grid.bits
     )
     many = not grid.single
+    if isinstance(grid.granularity, PerGroup):
+        taken = form.grouped and bits == grid.bits and grid.granularity.size == group_size(conf.weight_scales)
+        return _on_grid(values, _in_groups(grid, values), conf) if taken else None
     if not bits or (
         many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != grid.scales.size)
     ):
         return None
     q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)
-    if conf.mode == "q-value" and not q.power_of_two:
+    return _on_grid(values, q, conf)
+
+
+def _in_groups(grid: Affine, values: np.ndarray) -> Affine | None:
+    """Return the groups of `grid` along the rows of `values` [O, I], None where they do not fit or have no factors."""
+    assert isinstance(grid.granularity, PerGroup)
+    turned, size = grid.along(1), grid.granularity.size
+    if values.ndim != 2 or turned.scales.shape != (len(values), -(-values.shape[1] // size)) or grid.bits > 8:
         return None
-    counts = values * q.broadcast(values.ndim)
+    try:
+        return in_groups(*turned.factors, size, grid.bits)
+    except ValueError:
+        return None
+
+
+def _on_grid(values: np.ndarray, q: Affine | None, conf: QuantConfig) -> Affine | None:
+    """Return `q` where `values` lie on its integers and the mode has its scales, else None."""
+    if q is None or (conf.mode == "q-value" and not q.power_of_two):
+        return None
+    counts = values * q.broadcast(values.shape)
     near = np.rint(counts)
     inside = q.low <= near.min(initial=0.0) and near.max(initial=0.0) <= q.high
     return q if inside and np.abs(counts - near).max(initial=0.0) < _ON_GRID else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import ConstraintError
 from ...graph import ir
-from ...plan import Affine, Plan
+from ...plan import Affine, PerGroup, Plan, in_groups
 from ...plan.power_of_two import power_below
 from ...targets import Target
 from ..partition import Partition
@@ -45,11 +45,16 @@ def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> N
         if x is None or w is None or bias is None or w.single:
             continue
         top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
-        reach = np.abs(bias.astype(np.float64)).reshape(-1, w.scales.size).max(axis=0) * x.scale
+        sums = w.sums
+        reach = np.abs(bias.astype(np.float64)).reshape(-1, sums.scales.size).max(axis=0) * x.scale
         most = [top / size if size > 0 else math.inf for size in reach]
         if power:
             most = [size if math.isinf(size) else power_below(size) for size in most]
-        tensors[name] = w.changed([_stored(min(pair)) for pair in zip(w.scales.tolist(), most, strict=True)])
+        least = [_stored(min(pair)) for pair in zip(sums.scales.reshape(-1).tolist(), most, strict=True)]
+        if isinstance(w.granularity, PerGroup):
+            tensors[name] = in_groups(least, w.factors[1], w.granularity.size, w.bits)
+        else:
+            tensors[name] = w.changed(least)
 
 
 class _PlanScales:
@@ -60,7 +65,7 @@ class _PlanScales:
 
     def __init__(self, plan: Plan, shared: Sequence[SharedScale], target: Target) -> None:
         self._target = target
-        self.tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
+        self.tensors = {name: q.stored for name, q in plan.tensors.items()}
         self._class_of = {name: group for group in shared for name in group.tensors if name in self.tensors}
         self.moved: dict[str, tuple[float, str]] = {}
 

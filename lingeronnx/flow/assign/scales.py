@@ -15,6 +15,7 @@ from ...targets import Target
 from ..observe.statistics import Stats, TensorStats, Through
 from ..partition import Partition
 from .choice import ScaleChoice, TensorSetting
+from .group_scales import group_scales
 from .legalize import legalize
 from .output_bits import widen
 from .shared_scales import SharedScale, tops
@@ -44,8 +45,15 @@ def assign(
                 continue
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
-            axis = op.format.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
-            tensors[name] = _weight_scales(np.asarray(values), axis, setting)
+            finer = choice.weight_scales != "tensor" and setting.scale is None
+            size = choice.group_size if finer and op.format.grouped and setting.bits <= 8 else None
+            if size is not None and size < values.shape[1] and np.any(values):
+                tensors[name] = group_scales(
+                    np.asarray(values), size, setting.bits, power=setting.power, calibrator=setting.calibrator,
+                    refined=choice.refined,
+                )  # fmt: skip
+            else:
+                tensors[name] = _weight_scales(np.asarray(values), op.format.channel_axis if finer else None, setting)
     widen(tensors, parts, stats, choice, target)
     if target.executor:
         notes += [

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...ops import is_relu
-from .rounding import damped, sweep
+from .rounding import damped, moved, sweep
 
 __all__ = ["block_descended", "block_metric"]
 
@@ -55,11 +55,18 @@ def block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
 
 
 def block_descended(
-    rounded: np.ndarray, weight: np.ndarray, moments: np.ndarray, metric: np.ndarray, samples: int, low: int, high: int
+    rounded: np.ndarray,
+    weight: np.ndarray,
+    moments: np.ndarray,
+    metric: np.ndarray,
+    samples: int,
+    low: int,
+    high: int,
+    step: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return integers [G, O, K] in low..high whose error behind the block is not above that of `rounded`.
 
-    Coordinate descent from `rounded` towards `weight`, in counts. moments, samples : as for `compensated_round`.
+    Coordinate descent from `rounded` towards `weight`, in counts. moments, samples, step : as for `compensated_round`.
     metric : [G * O, G * O], of which each group takes its own channels.
     """
     result = rounded.copy()
@@ -73,32 +80,50 @@ def block_descended(
         rows = np.argsort(-np.diagonal(own), kind="stable")
         place = np.ix_(rows, columns)
         integers = rounded[g][place]
-        _descend(integers, weight[g][place], h[np.ix_(columns, columns)], own[np.ix_(rows, rows)], low, high)
+        steps = None if step is None else step[g][place]
+        _descend(integers, weight[g][place], h[np.ix_(columns, columns)], own[np.ix_(rows, rows)], low, high, steps)
         result[g][place] = integers
     return result
 
 
-def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, metric: np.ndarray, low: int, high: int) -> None:
+def _descend(
+    integers: np.ndarray,
+    weight: np.ndarray,
+    h: np.ndarray,
+    metric: np.ndarray,
+    low: int,
+    high: int,
+    steps: np.ndarray | None,
+) -> None:
     """Move the `integers` [O, K] of one group in place, column by column, each from its first row to its last."""
 
-    def move(column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        return _moved(column, slope.copy(), metric, own, low, high)
+    def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
+        return _moved(column, slope.copy(), metric, own, low, high, None if steps is None else steps[:, k])
 
-    sweep(integers, metric @ (integers - weight) @ h, h, move, lambda steps: metric @ steps)
+    sweep(integers, metric @ (integers - weight) @ h, h, move, lambda change: metric @ change)
 
 
-def _moved(column: np.ndarray, slope: np.ndarray, metric: np.ndarray, h: float, low: int, high: int) -> np.ndarray:
+def _moved(
+    column: np.ndarray,
+    slope: np.ndarray,
+    metric: np.ndarray,
+    h: float,
+    low: int,
+    high: int,
+    step: np.ndarray | None,
+) -> np.ndarray:
     """Move the integers `column` [O] in place, one after another; return their steps. `slope` [O] is used up."""
     before, bend = column.copy(), np.diagonal(metric) * h
     start = 0
     while start < len(column):
-        new = np.clip(np.rint(column[start:] - slope[start:] / bend[start:]), low, high)
+        own = None if step is None else step[start:]
+        new = moved(column[start:] - slope[start:] / bend[start:], low, high, own)
         (where,) = np.nonzero(new != column[start:])
         if not len(where):
             break
         first = start + int(where[0])  # rows before it stay
-        step = new[where[0]] - column[first]
-        column[first] += step
-        slope += metric[:, first] * (step * h)
+        change = new[where[0]] - column[first]
+        column[first] += change
+        slope += metric[:, first] * (change * h)
         start = first + 1
     return np.asarray(column - before)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import ir
-from ...plan import Affine, Plan
+from ...plan import Affine, PerGroup, Plan
 from ...run.data import Progress
 from ...run.integer.runner import IntRunner
 from ...run.memory import release
@@ -162,7 +162,7 @@ def refine(
             walk.redo(kernel)
         error = want.mean_error(step.array)
         if np.any(error):
-            scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].scales
+            scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].sums.scales
             shift = np.floor(error * scale + 0.5).astype(np.int64)
             walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
             _move_bias(model, node, shift / scale)
@@ -173,7 +173,7 @@ def refine(
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
     old = ir.const(node.inputs[1])
     assert old is not None
-    scales = plan.tensors[ir.read_name(node, 1)].broadcast(old.ndim)
+    scales = plan.tensors[ir.read_name(node, 1)].broadcast(old.shape)
     return (weight.reshape(old.shape) / scales).astype(np.float32)
 
 
@@ -200,7 +200,8 @@ def _rounded(
     outputs, fields = len(weight) // group, int(np.prod(weight.shape[1:]))
     if fields > LARGEST:
         return None
-    held_at = np.broadcast_to(q.broadcast(target.ndim), target.shape).reshape(group, outputs, fields)
+    held_at = np.broadcast_to(q.sums.broadcast(target.shape), target.shape).reshape(group, outputs, fields)
+    step = _steps(q, target).reshape(held_at.shape) if isinstance(q.granularity, PerGroup) else None
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
     read = Fields.of(kernel, source, node)
     if methods.aim:
@@ -216,15 +217,15 @@ def _rounded(
     else:
         places = read.sample()
         count, input_moments = len(places), moments(read.at(places))
-    old = weight.reshape(group, outputs, fields).astype(np.float64)
-    better = compensated_round(counts, input_moments, count, q.low, q.high)
+    old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
+    better = compensated_round(counts, input_moments, count, q.low, q.high, step)
     if methods.descend:
-        better = descended(better, counts, input_moments, count, q.low, q.high)
+        better = descended(better, counts, input_moments, count, q.low, q.high, step)
     worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
     best = np.where(worse[:, None, None], old, better)
     if methods.block:
-        best = _by_block(best, counts, input_moments, count, node, want, q)
-    result = best.reshape(weight.shape).astype(weight.dtype)
+        best = _by_block(best, counts, input_moments, count, node, want, q, step=step)
+    result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
     return None if np.array_equal(result, weight) else result
 
 
@@ -236,13 +237,19 @@ def _by_block(
     node: ir.Node,
     want: Regression,
     q: Affine,
+    step: np.ndarray | None,
 ) -> np.ndarray:
     """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
     places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
     metric = block_metric(node, want.values[places])
     if metric is None:
         return integers
-    return block_descended(integers, counts, input_moments, metric, samples, q.low, q.high)
+    return block_descended(integers, counts, input_moments, metric, samples, q.low, q.high, step=step)
+
+
+def _steps(q: Affine, weight: np.ndarray) -> np.ndarray:
+    """Return how many counts of its row's products an integer of each of the weights [O, I] stands for."""
+    return q.spread(q.factors[1].astype(np.float64), weight.shape)
 
 
 # ---- biases ------------------------------------------------------------------------------------------------------

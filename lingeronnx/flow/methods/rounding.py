@@ -4,7 +4,8 @@ For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, roun
 ``H = R R^T``, R upper triangular, ``E |D x|^2 = |D R|^2``. Column k of D R is ``sum_i<=k D_i R[i, k]``: given the
 columns before it, it is least where column k is rounded from ``W_k + sum_i<k D_i R[i, k] / R[k, k]``. That is the
 update of Hassibi & Stork (1993) and Frantar et al. (2022), without an inverse. Columns go from the most to the least
-active, so that there is something left to compensate with. Pure numpy; knows no graph.
+active, so that there is something left to compensate with. Where weights are held in groups, an integer stands for
+`step` counts, which may differ from one weight to the next. Pure numpy; knows no graph.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["compensated_round", "damped", "descended", "output_error", "sweep"]
+__all__ = ["compensated_round", "damped", "descended", "moved", "nearest", "output_error", "sweep"]
 
-Move = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+Move = Callable[[int, np.ndarray, np.ndarray, float], np.ndarray]
 Spread = Callable[[np.ndarray], np.ndarray]
 
 _DAMPING = 0.01  # of the mean diagonal, at least
@@ -23,14 +24,25 @@ _SWEEPS = 8
 _BLOCK = 64  # columns, of which those before are taken into account by one product
 
 
-def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low: int, high: int) -> np.ndarray:
+def nearest(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+    """Return `values`, in counts, as the nearest integers low..high times `step` [the same shape], 1 where None."""
+    if step is None:
+        return np.asarray(np.clip(np.floor(values + 0.5), low, high))
+    return np.asarray(np.clip(np.floor(values / step + 0.5), low, high) * step)
+
+
+def compensated_round(
+    weight: np.ndarray, moments: np.ndarray, samples: int, low: int, high: int, step: np.ndarray | None = None
+) -> np.ndarray:
     """Return integers [G, O, K] (float64) in low..high close to `weight` [G, O, K], in counts, as seen by the inputs.
+
+    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers times it.
 
     moments : [G, K, K], positive semi-definite, of the inputs of each of the G groups. samples : how many inputs they
     are the mean of; with few, they are drawn towards their diagonal so that chance correlations are not exploited.
     """
     size = weight.shape[2]
-    result = np.clip(np.floor(weight + 0.5), low, high)
+    result = nearest(weight, low, high, step)
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     level = diagonal.mean(axis=1)
     (live,) = np.nonzero(level > 0)
@@ -43,7 +55,8 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
         turned[:] = turned[np.ix_(last, last)]  # the last column first
     upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # of large layers every copy counts
-    rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high)
+    steps = None if step is None else np.take_along_axis(step[live], order[:, None], axis=2)
+    rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high, steps)
     integers = np.empty_like(rounded)
     np.put_along_axis(integers, np.broadcast_to(order[:, None], integers.shape), rounded, axis=2)
     result[live] = integers
@@ -62,7 +75,13 @@ def damped(moments: np.ndarray, samples: int) -> np.ndarray:
 
 
 def descended(
-    rounded: np.ndarray, weight: np.ndarray, moments: np.ndarray, samples: int, low: int, high: int
+    rounded: np.ndarray,
+    weight: np.ndarray,
+    moments: np.ndarray,
+    samples: int,
+    low: int,
+    high: int,
+    step: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return integers [G, O, K] (float64) from which no single one can move with gain; the start is `rounded`.
 
@@ -72,15 +91,17 @@ def descended(
     result = rounded.copy()
     for place, moment in enumerate(moments):
         if np.trace(moment) > 0:
-            _descend(result[place], weight[place], damped(moment[None], samples)[0], low, high)
+            own = None if step is None else step[place]
+            _descend(result[place], weight[place], damped(moment[None], samples)[0], low, high, own)
     return result
 
 
 def sweep(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread) -> None:
     """Move the `integers` [O, K] of one group in place, column by column, until none moves; at most `_SWEEPS` times.
 
-    slope : the error's slope [O, K] at the start, used up. h : [K, K]. move : moves a column [O] of integers in place,
-    given its slope and its own h, and returns the steps. spread : what steps [O, ...] do to the slopes of the rows.
+    slope : the error's slope [O, K] at the start, used up. h : [K, K]. move : moves column k, [O] integers, in place,
+    given k, the column, its slope and its own h, and returns the steps. spread : what steps [O, ...] do to the slopes
+    of the rows.
     """
     size = integers.shape[1]
     for _ in range(_SWEEPS):
@@ -90,7 +111,7 @@ def sweep(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, sp
             before = integers[:, start:stop].copy()
             inner = slope[:, start:stop]
             for k in range(start, stop):
-                step = move(integers[:, k], inner[:, k - start], h[k, k])
+                step = move(k, integers[:, k], inner[:, k - start], h[k, k])
                 if step.any():
                     inner += spread(step)[:, None] * h[k, start:stop]
             steps = integers[:, start:stop] - before
@@ -103,11 +124,13 @@ def sweep(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, sp
             return
 
 
-def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, high: int) -> None:
+def _descend(
+    integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, high: int, steps: np.ndarray | None
+) -> None:
     """Move the `integers` [O, K] of one group in place."""
 
-    def move(column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        new = np.clip(np.rint(column - slope / own), low, high)
+    def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
+        new = moved(column - slope / own, low, high, None if steps is None else steps[:, k])
         step = new - column
         column[:] = new
         return np.asarray(step)
@@ -115,7 +138,14 @@ def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, 
     sweep(integers, (integers - weight) @ h, h, move, lambda steps: steps)
 
 
-def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int) -> np.ndarray:
+def moved(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+    """Return where `values` move to: as `nearest`, but half-way values to the even integer, so that none swings."""
+    if step is None:
+        return np.asarray(np.clip(np.rint(values), low, high))
+    return np.asarray(np.clip(np.rint(values / step), low, high) * step)
+
+
+def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
     """Round the columns of `weight` [G, O, K] one by one; upper : R of the module's docstring, [G, K, K], used up."""
     size = weight.shape[2]
     share = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
@@ -125,7 +155,8 @@ def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int) -> np.n
         wanted = weight[:, :, start:stop] + errors[:, :, :start] @ share[:, :start, start:stop]
         for j in range(start, stop):
             inner = (errors[:, :, start:j] * share[:, None, start:j, j]).sum(axis=2)
-            rounded[:, :, j] = np.clip(np.floor(wanted[:, :, j - start] + inner + 0.5), low, high)
+            own = None if step is None else step[:, :, j]
+            rounded[:, :, j] = nearest(wanted[:, :, j - start] + inner, low, high, own)
             errors[:, :, j] = weight[:, :, j] - rounded[:, :, j]
     return rounded
 

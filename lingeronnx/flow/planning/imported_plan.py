@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ConfigError, nearest
+from ...formats import Format
 from ...graph import ir
 from ...ops import float_op
-from ...plan import Plan
+from ...plan import Affine, PerGroup, Plan
 from ...targets import Target
 from ..assign.legalize import legalize
 from ..assign.shared_scales import shared_scales
@@ -81,8 +82,8 @@ def _check_whole(plan: Plan, parts: Partition, target: Target) -> None:
 
 def _check_kinds(plan: Plan, graph: ir.Graph, target: Target) -> None:
     """Raise ConfigError for scales per channel and zero points where `target` has none or no weight is."""
-    axes = {
-        ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
+    readers = {
+        ir.read_name(node, index): (op.format, ir.shape(node.inputs[index]))
         for node in graph.graph
         if (op := float_op(node, target)[0]) is not None
         for index in op.parameters(node)
@@ -94,17 +95,43 @@ def _check_kinds(plan: Plan, graph: ir.Graph, target: Target) -> None:
             )
         if q.single:
             continue
-        if "channel" not in target.weight_scales:
+        kind = "group" if isinstance(q.granularity, PerGroup) else "channel"
+        if kind not in target.weight_scales:
             raise ConfigError(
                 f"the plan has {q.scales.size} scales for '{name}'; on {target.name} a weight has one scale per "
                 f"{' or '.join(target.weight_scales)}"
             )
-        axis, shape = axes.get(name, (None, None))
+        if kind == "group":
+            _check_groups(name, q, *readers.get(name, (None, None)))
+            continue
+        form, shape = readers.get(name, (None, None))
+        axis = None if form is None else form.channel_axis
         if axis is None or shape is None or axis != q.axis or shape[axis] != q.scales.size:
             raise ConfigError(
                 f"the plan has {q.scales.size} scales along axis {q.axis} for '{name}'; "
                 + ("it takes one scale" if axis is None or shape is None else f"it has {shape[axis]} along axis {axis}")
             )
+
+
+def _check_groups(name: str, q: Affine, form: Format | None, shape: tuple[int | None, ...] | None) -> None:
+    """Raise ConfigError for groups of a weight that has none, of another size, or in no ratio of whole numbers."""
+    assert isinstance(q.granularity, PerGroup)
+    size, have = q.granularity.size, list(q.scales.shape)
+    taken = form is not None and form.grouped and shape is not None
+    wanted = [int(shape[0] or 0), -(-int(shape[1] or 0) // size)] if taken and shape is not None else []
+    if not taken or q.bits > 8 or q.axis != 1 or have != wanted:
+        why = (
+            f"it has {wanted} along axis 1, in 4 or 8 bits"
+            if taken
+            else "weights of fully connected layers have groups"
+        )
+        raise ConfigError(
+            f"the plan has {have} scales of groups of {size} along axis {q.axis} in {q.bits} bits for '{name}'; {why}"
+        )
+    try:
+        _ = q.factors
+    except ValueError as error:
+        raise ConfigError(f"the plan's groups of '{name}': {error}; quantize again with --save-plan") from error
 
 
 def _check_values(plan: Plan, graph: ir.Graph, target: Target) -> None:

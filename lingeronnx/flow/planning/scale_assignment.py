@@ -48,7 +48,7 @@ def assign_scales(prepared: Prepared, observed: Observed) -> Planned:
         target,
         choice=choice,
         search=conf.mode == "q-value" and conf.effort != "fast",
-        by_channel=conf.weight_scales == "channel",
+        by_channel=conf.weight_scales != "tensor",
     )
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...plan import PerGroup
 from ...plan.config import QuantConfig
 from ...qdq.read import Read
 from ...targets import Target, by_name
@@ -38,7 +39,11 @@ def keeping(conf: QuantConfig, target: Target, read: Read) -> QuantConfig:
     free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
     if "mode" not in conf.model_fields_set and free and "max-value" in target.modes:
         change["mode"] = "max-value"
+    sizes = [grid.granularity.size for grid in read.weights.values() if isinstance(grid.granularity, PerGroup)]
     by_channel = any(not grid.single for grid in read.weights.values())
-    if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in target.weight_scales:
-        change["weight_scales"] = "channel"
+    if "weight_scales" not in conf.model_fields_set:
+        if sizes and "group" in target.weight_scales:
+            change["weight_scales"] = f"group:{max(set(sizes), key=sizes.count)}"
+        elif by_channel and "channel" in target.weight_scales:
+            change["weight_scales"] = "channel"
     return conf.model_copy(update=change)

@@ -10,6 +10,7 @@ from ... import formats
 from ...emit import Lowering
 from ...formats.layers import sum_scale
 from ...graph import ir
+from ...plan import PerGroup
 from ...targets import Target
 from .._base import Violation
 from .conv import WeightLayer
@@ -36,14 +37,20 @@ class Linear(WeightLayer):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
 
+        Where the weight has a scale for each group, the groups' factors are the last input.
+
         Chips read two or three axes: of more, all before the last become one.
         """
         bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
         o = None if low.leaves_in_float(node) else low.written(node)
         attrs = formats.LINEAR.scales(low.read(node, 0), low.read(node, 1), o)
-        inputs = [low.integer(node, 0), low.weight(node, 1)]
+        inputs: list[ir.Value | None] = [low.integer(node, 0), low.weight(node, 1)]
         if bias is not None and np.any(bias):
             inputs += low.bias(node, 2, sum_scale(attrs))
+        held = low.read(node, 1)
+        if isinstance(held.granularity, PerGroup):
+            absent = [] if len(inputs) > 2 else [None]
+            inputs += [*absent, low.array(f"{ir.read_name(node, 1)}_factors", held.factors[1].astype(np.uint8))]
         full = [int(d or 1) for d in ir.known_shape(node.outputs[0])]
         if low.target.linear is None or len(full) <= low.target.linear.rank:
             low.emit(formats.LINEAR, node, inputs, attrs)

@@ -88,8 +88,9 @@ def product(do: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, 
 def _linear(
     do: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
 ) -> list[ir.Value]:
-    bias, bound = _sums(kernel.weight, kernel.bias, kernel.zero, magnitude(types[0]))
-    acc = do("Add", product(do, xs[0], kernel.weight.T, types[0], kernel.zero), bias)
+    weight = kernel.products
+    bias, bound = _sums(weight, kernel.bias, kernel.zero, magnitude(types[0]))
+    acc = do("Add", product(do, xs[0], weight.T, types[0], kernel.zero), bias)
     form = kernel.rescale.within(bound, kernel.clip)
     return [do.narrow(do.rescaled(acc, form, (-1,)), kernel.rescale.dtype)]
 

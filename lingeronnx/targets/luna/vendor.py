@@ -67,11 +67,12 @@ class Luna(Packs):
         """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
         from .finish.cheaper import cheaper
         from .finish.form import chip_form
+        from .finish.read_graph import ReadGraph
         from .finish.row_tiles import row_tiles
 
         formed = chip_form(graph, target)
-        graph, tiled = row_tiles(graph, target)
-        graph, faster, saved = cheaper(graph, target)
+        read, tiled = row_tiles(ReadGraph(graph, target))
+        graph, faster, saved = cheaper(read)
         if saved is not None:
             saved.note(graph.metadata_props)
         return graph, (*formed, *tiled, *faster)

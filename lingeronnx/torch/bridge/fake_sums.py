@@ -15,7 +15,7 @@ from simulator.kernel import Spec
 from simulator.kernels.loops._common import image_size
 
 from ...formats.layers import FloatLinear
-from .fake_common import At, FakeQuantizer, as_image, centered, computed, integers, largest, padded, wide_enough
+from .fake_common import At, FakeQuantizer, as_image, centered, computed, counts, integers, largest, padded, wide_enough
 from .rounding import rescaled, rounded
 
 __all__ = ["SUMS"]
@@ -58,15 +58,21 @@ def _conv_transpose(kernel: k.ConvTranspose, inputs: Sequence[Any], at: At) -> t
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,), size = centered(inputs, kernel.zero), at.size() + abs(kernel.zero)
-    weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
+    weight, bias = _products(kernel, x, at), at.held(2, kernel.bias, x)
     bound = largest(weight, bias, size)
     x, weight, bias = wide_enough(bound, x, weight, bias)
     return (rescaled(F.linear(x, weight, bias), kernel.rescale, bound, at.probe, axis=-1),)
 
 
+def _products(kernel: k.Linear | FloatLinear, x: Any, at: At) -> Any:
+    """Return the weights, times their groups' factors where there are any."""
+    weight = at.held(1, kernel.weight, x)
+    return weight if kernel.factors is None else weight * counts(kernel.factors, x)
+
+
 def _float_linear(kernel: FloatLinear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     x = inputs[0].double() - kernel.zero
-    weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
+    weight, bias = _products(kernel, x, at), at.held(2, kernel.bias, x)
     acc = F.linear(x, weight.double(), None if bias is None else bias.double())
     scale = torch.from_numpy(kernel.scale).to(acc.device) if isinstance(kernel.scale, np.ndarray) else kernel.scale
     return ((acc / scale).float(),)

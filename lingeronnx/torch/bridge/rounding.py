@@ -97,7 +97,7 @@ def rounded(v: Any, low: float, high: float, probe: Any = None, exact: Any = Non
 
 def multiplied(held: Affine, like: Any) -> Any:
     """Return the scale, or where there are several a tensor of them, that multiplies `like`."""
-    factor = held.broadcast(like.ndim)
+    factor = held.broadcast(tuple(like.shape))
     return torch.from_numpy(factor.copy()).to(like.device) if isinstance(factor, np.ndarray) else factor
 
 

@@ -43,6 +43,12 @@ def plain():
     return net.graph(net.conv(net.node("Relu", net.conv("x", (4, 3, 3, 3))), (4, 4, 3, 3), out="y"))
 
 
+def wide(count=66):
+    """One chip part with many outputs."""
+    net = nets.Net(2, 3, 3, seed=5)
+    return net.graph(*(net.conv("x", (1, 2, 1, 1), out=f"y{number}") for number in range(count)))
+
+
 def stream_calls(count=5):
     rng = np.random.default_rng(0)
     return [{"x": rng.standard_normal((1, T, WIDTH)).astype(np.float32)} for _ in range(count)]

@@ -1,6 +1,7 @@
 """What a program takes on small cores."""
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -43,6 +44,29 @@ def test_sections():
     """Of `size -A`: constants and small data of RISC-V too, debugging and notes not."""
     said = ".text 100 0\n.text.f 20 0\n.rodata 7 0\n.srodata.cst4 4 0\n.bss 5 0\n.sbss 3 0\n.comment 9 0\n"
     assert dict(footprint._sections(said)) == {"code": 120, "constants": 11, "ram": 8}
+
+
+EQUAL = """
+#define BODY { volatile float t[40]; for (int i = 0; i < n; i++) { t[i % 40] = a[i]; a[i] = t[(i + 7) % 40]; } }
+static void __attribute__((noinline)) one(float *a, int n) BODY
+static void __attribute__((noinline)) two(float *a, int n) BODY
+void run(float *a, int n) { one(a, n); a[0] *= 2.0f; two(a, n); }
+"""
+
+
+@pytest.mark.parametrize("core", footprint.CORES)
+def test_equal_functions(core, tmp_path):
+    """Each has its bytes: none is taken for a function that is compiled elsewhere."""
+    cc, _, flags = footprint.CORES[core]
+    if shutil.which(cc) is None:
+        pytest.skip(f"no {cc} here")
+    (tmp_path / "a.c").write_text(EQUAL)
+    words = [cc, *flags, *footprint._OPTIMIZED, "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.c")]
+    subprocess.run(words, check=True, capture_output=True)
+    found = footprint.Functions()
+    found.read((tmp_path / "a.ci").read_text())
+    assert sorted(name.rpartition(":")[2] for name in found.stack) == ["one", "run", "two"]
+    assert not any(":" in name for name in found.outside(["run"]))
 
 
 @pytest.mark.skipif(host.available() is not None or shutil.which("cc") is None, reason="no generator, or no compiler")

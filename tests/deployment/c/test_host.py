@@ -1,12 +1,18 @@
 """Host parts as C: what becomes of the generator's text."""
 
+import ctypes
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
+from onnx import helper, numpy_helper
 
 from lingeronnx.deployment.c import host
+from lingeronnx.deployment.c.build import HOST_FLAGS
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from tests import nets
@@ -32,6 +38,34 @@ def test_arrays_lie_in_given_memory():
     assert not re.search(r"^(?!static|EMX_NODE_FN|void m_host1\(|#|/|\s|\}|typedef)[\w ]+\(", found.text, re.M)
     assert "#define EMX_NODE_FN static inline" in found.text
     assert "malloc" not in found.text
+
+
+@needs_generator
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+@pytest.mark.parametrize("given", ("scales", "sizes"))
+@pytest.mark.parametrize("roi", ([], [0] * 4 + [1] * 4))
+@pytest.mark.parametrize("mode", ("half_pixel", "pytorch_half_pixel", "asymmetric"))
+def test_resize_with_inputs_that_say_nothing(mode, roi, given, tmp_path):
+    """As exporters write it in opset 11, an empty roi, or one that is not read: the C gives onnxruntime's floats."""
+    x, half = np.random.default_rng(0).standard_normal((1, 3, 8, 6)).astype(np.float32), np.float32([1, 1, 0.5, 0.5])
+    arrays = {"roi": np.float32(roi), "scales": half if given == "scales" else np.float32([])}
+    if given == "sizes":
+        arrays["sizes"] = np.int64([1, 3, 4, 3])
+    node = helper.make_node("Resize", ["x", *arrays], ["y"], mode="linear", coordinate_transformation_mode=mode)
+    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", x.shape), ("y", (1, 3, 4, 3)))]
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = host.host_source(model, "m_host1", [x], [want])
+    (tmp_path / "a.c").write_text(found.text)
+    subprocess.run(
+        ["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", tmp_path / "a.so", tmp_path / "a.c", "-lm"], check=True
+    )
+    have, scratch = np.zeros_like(want), np.zeros(found.scratch + 16, np.uint8)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, have, scratch)]
+    ctypes.CDLL(str(tmp_path / "a.so")).m_host1(*pointers)
+    np.testing.assert_allclose(have, want, atol=1e-5)
 
 
 @needs_generator

@@ -20,8 +20,10 @@ def test_fresh_data():
 def test_a_row(tmp_path, capsys):
     """One model: proved, with the sanitizers; the log is read again, and the page says what was not run."""
     words = ["--chips", "venus", "--effort", "fast", "--samples", "2", "--log", str(tmp_path / "log")]
-    assert benchmark.main(["--only", "digits_cnn", "--sanitize", *words]) == 0
-    told = json.loads((tmp_path / "log").read_text())
+    assert benchmark.main(["--only", "digits_cnn", "digits_lstm", "--sanitize", "--jobs", "2", *words]) == 0
+    made = {told["model"]: told for told in map(json.loads, (tmp_path / "log").read_text().splitlines())}
+    assert set(made) == {"digits_cnn", "digits_lstm"}
+    told = made["digits_cnn"]
     assert (told["failed"], told["differing"]) == ([], 0)
     assert told["sanitized"].startswith("PASS")
     page = tmp_path / "page.md"
@@ -30,8 +32,45 @@ def test_a_row(tmp_path, capsys):
     capsys.readouterr()
     text = page.read_text()
     assert f"| digits_cnn | venus | 1 | 100.0% | {told['sqnr']:.1f} | 0 |" in text
-    assert "1 of 1 programs proved" in text
+    assert "2 of 2 programs proved" in text
     assert "Not run: digits_attention on venus" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None or host.available() is not None, reason="no C compiler, or no generator")
+def test_a_stream(tmp_path, capsys):
+    """A net with states runs for as many calls as are asked for, longer than its data, beside two sessions."""
+    words = ["--only", "stream_lstm", "--chips", "arcs", "--effort", "fast", "--stream-calls", "5", "--calls", "1000"]
+    assert benchmark.main([*words, "--log", str(tmp_path / "log")]) == 0
+    stream = json.loads((tmp_path / "log").read_text())["stream"]
+    assert (stream["calls"], stream["failed"], stream["grows"], len(stream["errors"])) == (1000, [], False, 1)
+    assert "| stream_lstm | arcs | 1,000 | yes | 0 of 3,000 |" in capsys.readouterr().out
+
+
+def test_a_row_that_takes_too_long(tmp_path, capsys):
+    """It is ended and told; it is made again under a larger limit only, and the others go on."""
+    log = tmp_path / "log"
+    words = ["--only", "digits_lstm", "digits_cnn", "--chips", "arcs", "--log", str(log), "--jobs", "2"]
+    assert benchmark.main([*words, "--limit", "0.02"]) == 0
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(told["model"], told["failed"]) for told in rows] == [
+        ("digits_lstm", "not done in 0.02 s"), ("digits_cnn", "not done in 0.02 s"),
+    ]  # fmt: skip
+    assert benchmark.main([*words, "--limit", "0.01"]) == 0
+    assert len(log.read_text().splitlines()) == 2
+    assert benchmark.main([*words, "--limit", "0.03"]) == 0
+    assert len(log.read_text().splitlines()) == 4
+    assert "no: not done in 0.03 s" in capsys.readouterr().out
+
+
+def test_a_process_that_dies(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(benchmark.sys, "executable", "/bin/false")
+    log = tmp_path / "log"
+    assert benchmark.main(["--only", "digits_cnn", "--chips", "arcs", "--log", str(log), "--limit", "60"]) == 0
+    assert json.loads(log.read_text())["failed"] == "the process ended with 1"
+    with pytest.raises(SystemExit):
+        benchmark.main(["--only", "digits_ccn"])
+    assert "no model 'digits_ccn'; there are digits_attention" in capsys.readouterr().err
 
 
 def test_a_program_that_fails_is_told():

@@ -19,6 +19,7 @@ from lingeronnx.targets.luna.finish.cheaper.costs import Costs
 from lingeronnx.targets.luna.finish.cheaper.layers import factor_depthwise, row_pointwise
 from lingeronnx.targets.luna.finish.cheaper.moves import join_turned, part_turned, part_whole, transposed
 from lingeronnx.targets.luna.finish.cheaper.sheet import Sheet
+from lingeronnx.targets.luna.finish.read_graph import ReadGraph
 from lingeronnx.targets.luna.packer.arguments import choice as arguments
 from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.prices import ARCS
@@ -347,7 +348,7 @@ def detector(platform):
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_whole_is_promised_and_faster(platform):
     target, model = by_name(platform), detector(platform)
-    graph, done, saved = cheaper(ir.from_proto(model), target)
+    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), target))
     assert done
     assert saved.before > 2 * saved.after
     assert saved.assumed == (platform != "arcs")
@@ -373,7 +374,7 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
 
     monkeypatch.setattr(choice, "_REWRITES", (refused,))
     model = detector("arcs")
-    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
     assert not done
     assert saved.before >= saved.after  # by arguments alone
     assert kinds(graph) == kinds(ir.from_proto(model))
@@ -383,7 +384,7 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
 def test_forms_without_a_batch_are_taken_for_time_alone(objective):
     model = detector("arcs")
     model.metadata_props[0].value = objective
-    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
@@ -399,7 +400,7 @@ def test_forms_that_keep_a_batch_are_the_default(objective, taken):
     graph = ir.from_proto(scaled())
     if objective is not None:
         graph.metadata_props[OBJECTIVE] = objective
-    made, done, saved = cheaper(graph, by_name("arcs"))
+    made, done, saved = cheaper(ReadGraph(graph, by_name("arcs")))
     assert [fitted.node for fitted in done] == ["y"] * taken
     assert "BatchNorm2dInt" in kinds(graph)
     if not taken:
@@ -414,9 +415,9 @@ def test_forms_that_keep_a_batch_are_the_default(objective, taken):
 @pytest.mark.parametrize("platform", ["venus", "venusA"])
 def test_another_chips_prices_do_not_decide_by_default(platform):
     graph = ir.from_proto(scaled(platform))
-    assert cheaper(graph, by_name(platform)) == (graph, [], None)
+    assert cheaper(ReadGraph(graph, by_name(platform))) == (graph, [], None)
     graph.metadata_props[OBJECTIVE] = "time"
-    made, _, saved = cheaper(graph, by_name(platform))
+    made, _, saved = cheaper(ReadGraph(graph, by_name(platform)))
     assert "BatchNorm2dInt" not in kinds(made)
     assert saved.assumed
 
@@ -425,14 +426,14 @@ def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
     """A small product beside a large convolution: its form saves next to nothing, and the packer is not asked."""
     net = IntNet("arcs", (1, 32, 40, 40))
     model = model_of(net, net.conv("xq", 64, 3, "y"), net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"))
-    monkeypatch.setattr(choice, "choose", None)
-    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    monkeypatch.setattr(ReadGraph, "chosen", None)
+    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
 def test_what_saves_little_of_the_whole_is_not_taken(monkeypatch):
     monkeypatch.setattr(choice, "_WORTH", 0.99)
-    graph, done, saved = cheaper(ir.from_proto(detector("arcs")), by_name("arcs"))
+    graph, done, saved = cheaper(ReadGraph(ir.from_proto(detector("arcs")), by_name("arcs")))
     assert not done
     assert saved.before >= saved.after  # by arguments alone
     assert kinds(graph) == kinds(ir.from_proto(detector("arcs")))
@@ -447,7 +448,7 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
     monkeypatch.setattr(choice, "_REWRITES", (refused, transposed))
     monkeypatch.setattr(choice, "_WORTH", 0.0)
     model = detector("arcs")
-    graph, done, _ = cheaper(ir.from_proto(model), by_name("arcs"))
+    graph, done, _ = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
     assert [fitted.node for fitted in done] == ["b"]
     assert_same(model, graph)
 
@@ -455,7 +456,7 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
 def test_what_does_not_run_stays_as_it_is():
     net = IntNet("arcs", (1, 600, 700))
     model = model_of(net, net.softmax(net.relu("xq", "a"), "y"))
-    graph, done, saved = cheaper(ir.from_proto(model), by_name("arcs"))
+    graph, done, saved = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
@@ -473,7 +474,7 @@ def test_added_nodes_leave_names_to_the_users():
     """A layer that is called as an added node would be keeps its name, and no two nodes have one."""
     model = detector("arcs")
     next(node for node in model.graph.node if node.op_type == "Conv2dInt").name = "b_turned"
-    graph, done, _ = cheaper(ir.from_proto(model), by_name("arcs"))
+    graph, done, _ = cheaper(ReadGraph(ir.from_proto(model), by_name("arcs")))
     assert done
     names = [node.name for node in graph.graph]
     assert len(set(names)) == len(names)
@@ -582,5 +583,5 @@ def test_memory_takes_no_form_that_needs_more():
     graph = ir.from_proto(detector("arcs"))
     graph.metadata_props[OBJECTIVE] = "memory"  # in place of time
     before = by_name("arcs").verdict(graph).verdict.memory.need
-    made, _, _ = cheaper(graph, by_name("arcs"))
+    made, _, _ = cheaper(ReadGraph(graph, by_name("arcs")))
     assert by_name("arcs").verdict(made).verdict.memory.need <= before

@@ -25,7 +25,7 @@ from tests.packer import judge
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
 LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles")
-CHOICE = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
+READ = importlib.import_module("lingeronnx.targets.luna.finish.read_graph")
 
 
 def three(size, channels=16):
@@ -67,7 +67,7 @@ def both(model, platform, monkeypatch, row=None):
         if row is not None:
             patch.setattr("lingeronnx.targets.PLATFORMS", (row,))
         tiled = quantize(model, feed, platform=platform, effort="fast")
-        patch.setattr(LAST_STAGE, "row_tiles", lambda graph, row: (graph, []))
+        patch.setattr(LAST_STAGE, "row_tiles", lambda read: (read, []))
         whole = quantize(model, feed, platform=platform, effort="fast")
     return feed, tiled, whole
 
@@ -263,7 +263,7 @@ def wide_sigmoid():
 def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
     """Nothing is tried where a node that is never cut has no room, and the verdict is the same with all trials."""
     trials = []
-    monkeypatch.setattr(CHOICE, "chosen", lambda *args: trials.append(args))
+    monkeypatch.setattr(READ, "chosen", lambda *args: trials.append(args))
     found = quantize(wide_sigmoid(), nets.samples(wide_sigmoid(), 2), platform="venus", effort="fast")
     assert not trials
     assert not found.report.chip_ready

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PORTS 64
+#define PORTS 1024
 #define PARTS 256
 #define HEADER 48
 #define PORT_BYTES 40

@@ -49,8 +49,9 @@ def safe_names(graph: ir.Graph) -> Names:
     ends = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
     computed = list(dict.fromkeys([*ends, *(str(value.name) for value in ir.values(graph))]))
     dumped = {str(v.name) for v in ir.values(graph) if ir.producer(v) and (v.dtype is None or v.dtype.name != "FLOAT")}
-    constants = [str(name) for name in graph.graph.initializers if name not in set(computed)]
-    known = {*computed, *constants, *ir.inner_names(graph)}
+    known = set(computed)
+    constants = [str(name) for name in graph.graph.initializers if name not in known]
+    known |= {*constants, *ir.inner_names(graph)}
     dumps: set[str] = set()
     safe: dict[str, str] = {}
     for name in sorted(computed, key=lambda name: not is_safe(name)):

@@ -7,18 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .....graph import ir
-from .....graph.names import written
-from .....run.part import chip_part
-from .... import Target
 from ...._target import Fitted
 from ....latency import Latency, TimeSaved
 from ....objective import ACCURACY, MEMORY, PLAIN, objective_of
-from ...packer.arguments.choice import choose
 from ...packer.arguments.mending import rank
 from ...packer.arguments.speed import weight
-from ...packer.names import safe_names
 from ...packing import prices_of
 from ...prices import ARCS
+from ..read_graph import ReadGraph
 from .copies import enlarged
 from .costs import Costs
 from .form import CheaperForm
@@ -58,14 +54,14 @@ class _Told:
     memory: int
 
     @classmethod
-    def of(cls, graph: ir.Graph, target: Target) -> _Told | None:
+    def of(cls, read: ReadGraph) -> _Told | None:
         """Judge the part for the chip; None where that does not come out right."""
-        choice = choose(chip_part(written(graph, safe_names(graph)), target), target)
+        choice = read.chosen
         said, time = choice.verdict, choice.verdict.weighed
         if not said.chip_ready or time is None or said.memory is None:
             return None
         first = None if choice.first is None else choice.first.weighed
-        return cls(rank(said), first or time, time, weight(time, target), said.memory.need)
+        return cls(rank(said), first or time, time, weight(time, read.target), said.memory.need)
 
     def beats(self, other: _Told, objective: str) -> bool:
         """Whether it is promised as well and clearly takes less time, with no more bytes whose price is not known."""
@@ -75,18 +71,19 @@ class _Told:
         return self.rank <= other.rank and self.weight < (1.0 - _WORTH) * other.weight and mine <= others
 
 
-def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
-    """Return the integer `graph` with nodes in forms that take fewer cycles, what was done, and what that saves.
+def cheaper(read: ReadGraph) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
+    """Return the integer graph `read` with nodes in forms that take fewer cycles, what was done, and what that saves.
 
     The same graph where nodes keep their forms, where it is not right on the chip, and where no form saves anything.
     All forms are taken together where the whole is promised so, else kind by kind. With `ACCURACY` nothing is judged
     where forms cannot save enough, and nothing is decided by another chip's prices.
     """
-    objective = objective_of(graph)
+    graph, target, objective = read.graph, read.target, objective_of(read.graph)
     rewrites = _BATCHED if objective == ACCURACY else _REWRITES
-    if objective == PLAIN or (objective == ACCURACY and not _promising(graph, target, rewrites)):
+    sheet = Sheet(graph, target, Costs(prices_of(target) or ARCS))
+    if objective == PLAIN or (objective == ACCURACY and not _promising(sheet, rewrites)):
         return graph, [], None
-    before = now = _Told.of(graph, target)
+    before = now = _Told.of(read)
     if before is None or now is None:
         return graph, [], None
     done: list[Fitted] = []
@@ -94,10 +91,10 @@ def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], Ti
     kinds: list[Sequence[_Rewrite]] = [rewrites, *((rewrite,) for rewrite in rewrites)]
     for some in kinds:
         trial = ir.clone(graph)
-        made = _rewritten(trial, target, some)
+        made = _rewritten(sheet.other(trial), some)
         if some is not rewrites and made == every:  # judged already
             continue
-        after = _Told.of(trial, target) if made else None
+        after = _Told.of(read.other(trial)) if made else None
         if after is not None and after.beats(now, objective):
             graph, now = trial, after
             done += made
@@ -111,34 +108,32 @@ def cheaper(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted], Ti
     return graph, done, saved
 
 
-def _promising(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> bool:
+def _promising(sheet: Sheet, rewrites: Sequence[_Rewrite]) -> bool:
     """Whether forms may save enough of a graph on a chip whose prices are known, by the prices of single nodes.
 
     Nothing is written. What only a Slice read may go with it.
     """
-    prices = prices_of(target)
-    if prices is None:
+    if prices_of(sheet.target) is None:
         return False
-    sheet, saved = Sheet(graph, target, Costs(prices)), 0.0
+    saved = 0.0
 
     def known(nodes: Iterable[ir.Node]) -> float:
         return sum(cycles for node in nodes if (cycles := sheet.costs.node(node)) < math.inf)
 
-    for node in graph.graph:
+    for node in sheet.graph.graph:
         for rewrite in rewrites:
             form = rewrite(sheet, node)
             if form is not None:
                 gone = [node, *([ir.producer(node.inputs[0])] if rewrite is part_whole else [])]
                 saved += max(known([each for each in gone if each is not None]) - form.cycles, 0.0)
-    return saved > _WORTH * known(graph.graph) if saved else False
+    return saved > _WORTH * known(sheet.graph.graph) if saved else False
 
 
-def _rewritten(graph: ir.Graph, target: Target, rewrites: Sequence[_Rewrite]) -> list[Fitted]:
+def _rewritten(sheet: Sheet, rewrites: Sequence[_Rewrite]) -> list[Fitted]:
     """Write every node in its cheapest form, in place; return what was done."""
-    sheet = Sheet(graph, target, Costs(prices_of(target) or ARCS))
     done = []
     for rewrite in rewrites:
-        for node in list(graph.graph):
+        for node in list(sheet.graph.graph):
             form = rewrite(sheet, node)
             now = sheet.costs.node(node) if form is not None else 0.0
             if form is not None and now - form.cycles > _LEAST * now:

@@ -8,14 +8,11 @@ the chip computes side by side, with all others below them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from .....formats import CONCAT, CONV_TRANSPOSE2D, RESHAPE
 from .....graph import ir
-from .....graph.detached_nodes import loose_node, loose_tensor
-from ...packer.limits.operators import of_layers
 from ..nodes import ONE, POINTWISE
 from .form import CheaperForm
 from .moves import along
@@ -43,10 +40,11 @@ def enlarged(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
     channels = next(c for c in range(_CHANNELS, 0, -1) if elements // width % c == 0)
     over, square = [1, channels, elements // width // channels, width], [channels, channels, *kernel]
     result = [1, channels, over[2] * kernel[0], width * kernel[1]]
-    if scale is None or not _allowed(sheet, over, square, result):
+    window = {**POINTWISE, "kernel_shape": kernel, "strides": kernel}
+    if scale is None or not sheet.takes(CONV_TRANSPOSE2D.name, over, square, result, window):
         return None
     attributes = {
-        **POINTWISE, "kernel_shape": kernel, "strides": kernel, "output_padding": [0, 0], "scale_x": scale,
+        **window, "output_padding": [0, 0], "scale_x": scale,
         "scale_w": float(ONE), "scale_o": scale, **sheet.target.node_attributes.get("", {}),
     }  # fmt: skip
     cycles = sheet.costs.of(CONV_TRANSPOSE2D.name, [over, square, [channels]], result, **attributes)
@@ -96,12 +94,3 @@ def _unshaped(value: ir.Value) -> ir.Value:
 def _line(elements: int) -> int:
     """Return the length of lines that elements are seen in, where any will do."""
     return next(width for width in range(min(elements, 64), 0, -1) if elements % width == 0)
-
-
-def _allowed(sheet: Sheet, over: Sequence[int], weight: Sequence[int], result: Sequence[int]) -> bool:
-    source = loose_tensor(over, computed=True)
-    held = loose_tensor(weight, constant=np.zeros(tuple(weight), np.int8))
-    window = {"kernel_shape": list(weight[2:]), "strides": list(weight[2:])}
-    node = loose_node(CONV_TRANSPOSE2D.name, [source, held], list(result), {**POINTWISE, **window})
-    takes = sheet.target.right(CONV_TRANSPOSE2D.name)
-    return takes and all(limit(node, sheet.target) is None for limit in of_layers(CONV_TRANSPOSE2D.name))

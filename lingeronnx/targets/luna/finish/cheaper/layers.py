@@ -15,8 +15,6 @@ import numpy as np
 
 from .....formats import BATCH_NORM2D, CONV2D, LINEAR
 from .....graph import ir
-from .....graph.detached_nodes import loose_node, loose_tensor
-from ...packer.limits.operators import of_layers
 from ..nodes import POINTWISE
 from .form import CheaperForm
 from .sheet import MOST_JOINED, Sheet, sizes
@@ -126,10 +124,7 @@ def _taken(sheet: Sheet, view: _Pointwise) -> bool:
 
 def _allowed(sheet: Sheet, over: Sequence[int], weight: Sequence[int], group: int) -> bool:
     """Whether the chip takes a convolution of size 1x1 of a tensor of sizes `over`."""
-    source = loose_tensor(over, computed=True)
-    held = loose_tensor(weight, constant=np.zeros(tuple(weight), np.int8))
-    node = loose_node(CONV2D.name, [source, held], [1, weight[0], *over[2:]], {**POINTWISE, "group": group})
-    return all(limit(node, sheet.target) is None for limit in of_layers(CONV2D.name))
+    return sheet.takes(CONV2D.name, over, weight, [1, weight[0], *over[2:]], {**POINTWISE, "group": group})
 
 
 def _convolved(sheet: Sheet, node: ir.Node, over: ir.Value, held: Sequence[ir.Value], group: int = 1) -> ir.Value:

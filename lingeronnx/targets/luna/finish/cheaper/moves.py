@@ -50,8 +50,10 @@ def join_turned(sheet: Sheet, node: ir.Node) -> CheaperForm | None:
 
 def _cut(node: ir.Node) -> tuple[int, int, int] | None:
     """Return axis, start and end of a Slice of one axis; None for anything else, and for open sizes."""
-    before, after = sizes(node.inputs[0]) if node.inputs else None, sizes(node.outputs[0])
-    if node.op_type != SLICE.name or before is None or after is None or len(node.inputs) < 4:
+    if node.op_type != SLICE.name or len(node.inputs) < 4:
+        return None
+    before, after = sizes(node.inputs[0]), sizes(node.outputs[0])
+    if before is None or after is None:
         return None
     starts, axes = ir.const(node.inputs[1]), ir.const(node.inputs[3])
     steps = ir.const(node.inputs[4]) if len(node.inputs) > 4 else None

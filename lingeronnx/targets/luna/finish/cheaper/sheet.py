@@ -15,7 +15,9 @@ import numpy as np
 
 from .....formats import QUANT, RESHAPE, TRANSPOSE
 from .....graph import ir
+from .....graph.detached_nodes import loose_node, loose_tensor
 from .... import Target
+from ...packer.limits.operators import of_layers
 from ..nodes import free, join, part
 from .costs import Costs
 
@@ -59,11 +61,35 @@ class Sheet:
 
     def __init__(self, graph: ir.Graph, target: Target, costs: Costs) -> None:
         self.graph, self.target, self.costs = graph, target, costs
+        self._takes: dict[str, bool] = {}
         self._taken = ir.names(graph)
         self._titles = {str(node.name) for node in graph.graph}
         self._given: set[str] = set()  # names of nodes that stand in another's place by now
         self._turned: dict[tuple[ir.Value, int], ir.Value] = {}
         self._held: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+
+    def other(self, graph: ir.Graph) -> Sheet:
+        """Return another graph with room for new nodes, which knows what was asked for this one."""
+        sheet = Sheet(graph, self.target, self.costs)
+        sheet._takes = self._takes
+        return sheet
+
+    def takes(
+        self,
+        op: str,
+        over: Sequence[int],
+        weight: Sequence[int],
+        result: Sequence[int],
+        attributes: Mapping[str, object],
+    ) -> bool:
+        """Whether the chip takes a layer of these sizes; layers that are alike are asked once."""
+        key = repr((op, over, weight, result, sorted(attributes.items())))
+        if key not in self._takes:
+            held = loose_tensor(weight, constant=np.zeros(tuple(weight), np.int8))
+            node = loose_node(op, [loose_tensor(over, computed=True), held], list(result), attributes)
+            limits = of_layers(op) if self.target.right(op) else ()
+            self._takes[key] = self.target.right(op) and all(limit(node, self.target) is None for limit in limits)
+        return self._takes[key]
 
     # ---- what is there already -------------------------------------------------------------------------------------
 

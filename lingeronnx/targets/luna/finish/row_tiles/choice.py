@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-
-import onnx
 
 from .....fit._base import chunks
 from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D
 from .....graph import ir
-from .....graph.names import written
-from .....run.part import chip_part
 from .... import Target
 from ...._target import Fitted
-from ...packer.arguments.choice import Judgement, chosen, plain_options
-from ...packer.judge import Judged, Limits, Ready, make_ready, verdict
+from ...packer.arguments.choice import Judgement
+from ...packer.judge import Judged, verdict
 from ...packer.limits.operators import TILED
 from ...packer.memory.needs import least_needs
 from ...packer.memory.plan import room
-from ...packer.names import safe_names
-from ...packer.options import PSRAM, Options
+from ...packer.options import PSRAM
+from ..read_graph import ReadGraph
 from .emit import emit
 from .runs import Rows, Tile, TiledRun, runs_from, size
 
@@ -70,41 +66,38 @@ class _Cut:
         return done / whole - 1
 
 
-def row_tiles(graph: ir.Graph, target: Target) -> tuple[ir.Graph, list[Fitted]]:
-    """Return the integer `graph` for the chip `target` with runs of layers cut until it fits, and what was done.
+def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
+    """Return the integer graph `read` for its chip with runs of layers cut until it fits, and what was done.
 
     The same graph where it fits as it is, or where no cut helps.
     """
     done: list[Fitted] = []
-    if target.shared_memory is None:
-        return graph, done
-    work, now, limits = graph, None, Limits(target)
-    if _hopeless(graph, target, limits):
-        return graph, done
-    whole = {node.name for node in graph.graph}
+    if read.target.shared_memory is None or _hopeless(read):
+        return read, done
+    work, now = read, None
+    whole = {node.name for node in read.graph.graph}
     for _ in range(_ROUNDS):
         if now is not None and now.verdict.chip_ready:
             break
-        large = _too_large(work, target)
-        wanted = _crowded(work, target, whole, now, limits) if large is None else [large] if large.name in whole else []
-        best_cut = next((best for node in wanted if (best := _best(work, target, node, limits)) is not None), None)
+        large = _too_large(work.graph, work.target)
+        wanted = _crowded(work, whole, now) if large is None else [large] if large.name in whole else []
+        best_cut = next((best for node in wanted if (best := _best(work, node)) is not None), None)
         if best_cut is None:
             break
         work, now, cut = best_cut
         whole -= {node.name for node in cut.run.nodes}
         done.append(cut.text())
-    return (work, done) if now is not None and _helped(now, whole) else (graph, [])
+    return (work, done) if now is not None and _helped(now, whole) else (read, [])
 
 
-def _hopeless(graph: ir.Graph, target: Target, limits: Limits) -> bool:
+def _hopeless(read: ReadGraph) -> bool:
     """Whether a node that is never cut has no room, wherever its tensors lie."""
-    proto, names = _written(graph, target)
-    ready, base = _ready(proto, target, limits)
-    if ready.net is None:
+    net, target, names = read.ready.net, read.target, read.node_names
+    if net is None:
         return False
-    kept = {names.get(str(node.name), str(node.name)) for node in graph.graph if node.op_type not in _LAYERS}
-    needs = least_needs(ready.net, target)
-    return any(need > room(target, base) and origin in kept for origin, need in needs.items())
+    kept = {names.get(str(node.name), str(node.name)) for node in read.graph.graph if node.op_type not in _LAYERS}
+    needs = least_needs(net, target)
+    return any(need > room(target, read.base) and origin in kept for origin, need in needs.items())
 
 
 def _helped(judgement: Judgement, whole: Collection[str | None]) -> bool:
@@ -127,24 +120,21 @@ def _too_large(graph: ir.Graph, target: Target) -> ir.Node | None:
     return None
 
 
-def _crowded(
-    graph: ir.Graph, target: Target, whole: Collection[str | None], now: Judgement | None, limits: Limits
-) -> list[ir.Node]:
+def _crowded(read: ReadGraph, whole: Collection[str | None], now: Judgement | None) -> list[ir.Node]:
     """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
 
     First those that something stands against where `now` was chosen, then those at which most bytes live at once. None
     where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and where
     it refuses the graph for another reason.
     """
-    proto, names = _written(graph, target)
-    ready, base = _ready(proto, target, limits)
-    said = verdict(ready, target, base)
-    if said.memory is None or said.memory.fits or (now is None and chosen(ready, target, base).verdict.chip_ready):
+    names = read.node_names
+    said = verdict(read.ready, read.target, read.base)
+    if said.memory is None or said.memory.fits or (now is None and read.safest.verdict.chip_ready):
         return []
     against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
     written_as = {
         names.get(str(node.name), str(node.name)): node
-        for node in graph.graph
+        for node in read.graph.graph
         if node.name in whole and node.op_type in _LAYERS
     }
     order = dict.fromkeys([*against, *_fullest(said)])
@@ -160,54 +150,42 @@ def _fullest(said: Judged) -> list[str]:
     return sorted(living, key=lambda origin: -living[origin])
 
 
-def _written(graph: ir.Graph, target: Target) -> tuple[onnx.ModelProto, Mapping[str, str]]:
-    """Return what the packer gets, and {node: its name there} of those renamed."""
-    names = safe_names(graph)
-    return ir.to_proto(chip_part(written(graph, names), target)), names.nodes
-
-
-def _ready(proto: onnx.ModelProto, target: Target, limits: Limits) -> tuple[Ready, Options]:
-    base = plain_options(proto, target)
-    return make_ready(proto, target, base, limits), base
-
-
-def _best(graph: ir.Graph, target: Target, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Judgement, _Cut] | None:
+def _best(read: ReadGraph, large: ir.Node) -> tuple[ReadGraph, Judgement, _Cut] | None:
     """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
 
     The latter may be one of several that are needed.
     """
-    first: tuple[ir.Graph, Judgement, _Cut] | None = None
-    passed = 0
-    for cut in itertools.islice(_cuts(graph, target, large), _TRIALS):
+    first: tuple[ReadGraph, Judgement, _Cut] | None = None
+    graph, passed = read.graph, 0
+    for cut in itertools.islice(_cuts(graph, read.target, large), _TRIALS):
         copy = ir.clone(graph)
         twins = dict(zip(graph.graph, copy.graph, strict=True))
         run = TiledRun(tuple(twins[node] for node in cut.run.nodes))
         emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
-        proto, names = _written(copy, target)
+        tiled = read.other(copy)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
-        ready, base = _ready(proto, target, limits)
-        if not _possible(ready, target, base, {names.get(str(name), name) for name in left}):
+        if not _possible(tiled, {tiled.node_names.get(str(name), name) for name in left}):
             continue
-        judgement = chosen(ready, target, base)
-        first = first or (copy, judgement, cut)
+        judgement = tiled.safest
+        first = first or (tiled, judgement, cut)
         if judgement.verdict.chip_ready:
-            return copy, judgement, cut
+            return tiled, judgement, cut
         passed += 1
         if passed == _PASSED:
             break
     return first
 
 
-def _possible(ready: Ready, target: Target, base: Options, left: Collection[str | None]) -> bool:
+def _possible(read: ReadGraph, left: Collection[str | None]) -> bool:
     """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
-    if ready.net is None:
+    net = read.ready.net
+    if net is None:
         return False
-    net = ready.net
     joins = [s for s in net.steps if s.op == CONCAT.name]
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
     ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
-        said = verdict(ready, target, replace(base, places=dict.fromkeys(moved, PSRAM)))
+        said = verdict(read.ready, read.target, replace(read.base, places=dict.fromkeys(moved, PSRAM)))
         against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
         fits = said.memory is not None and (said.memory.fits or _fullest(said)[0] in left)
         if fits and against <= set(left):

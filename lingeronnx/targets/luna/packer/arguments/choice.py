@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import shlex
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -55,10 +55,11 @@ def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
     return list(choose(graph, target).words)
 
 
-def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
+def choose(graph: ir.Graph | onnx.ModelProto, target: Target, ready: Ready | None = None) -> Judgement:
     """Return the fastest arguments under which `graph` is right, and the verdict.
 
-    On a chip whose prices are those of another one the first stay, unless time is the objective.
+    ready : the graph, where it was read before with `plain_options`. On a chip whose prices are those of another one
+    the first stay, unless time is the objective.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     objective, keeps = objective_of(proto), keeps_constants(proto)
@@ -67,14 +68,14 @@ def choose(graph: ir.Graph | onnx.ModelProto, target: Target) -> Judgement:
     for before, row, known in _ASKED:
         if before == asked and row is target:
             return known
-    found = _chosen(proto, target, objective, keeps)
+    found = _chosen(proto, target, objective, keeps, ready)
     _ASKED.append((asked, target, found))
     return found
 
 
-def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool) -> Judgement:
+def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool, ready: Ready | None) -> Judgement:
     base = plain_options(proto, target)
-    ready = make_ready(proto, target, base)
+    ready = make_ready(proto, target, base) if ready is None else ready
     first = _first(ready, target, base)
     if prices_of(target) is None and objective != TIME:
         return Judgement(first[0].words(base), first[1])
@@ -117,9 +118,12 @@ def _first(ready: Ready, target: Target, base: Options) -> Found:
         said = verdict(ready, target, candidate.options(base), memory)
         return (rank(said), len(said.findings), number), (candidate, said)
 
-    hopeless = ready.net is not None and max(least_needs(ready.net, target).values(), default=0) > room(target, base)
-    more = () if hopeless else spilled(ready, target, base)
-    for number, candidate in enumerate(itertools.chain(candidates(ready, target), more)):
+    def more() -> Iterator[Candidate]:
+        """Yield what lies further away, unless a node has no room wherever its tensors lie."""
+        if ready.net is None or max(least_needs(ready.net, target).values(), default=0) <= room(target, base):
+            yield from spilled(ready, target, base)
+
+    for number, candidate in enumerate(itertools.chain(candidates(ready, target), more())):
         memory = None
         if ready.net is not None:
             memory = plan_memory(ready.net, target, candidate.options(base), room(target, base) + 1)

@@ -50,8 +50,21 @@ def faster(ready: Ready, target: Target, base: Options, found: Found, worth: flo
     net = found[1].net
     if worth is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
         return found  # a LayerNormInt may write behind its plan, where the constants would lie
+    if found[0].prefetch and _savable(found[1], target) <= worth * _weight(found[1], target):
+        return found
     kept = replace(found[0], shared=True)
-    return _better(ready, target, base, found, iter([kept, replace(kept, psram=())]), 1.0 - worth) or found
+    return (
+        _better(ready, target, base, found, iter(dict.fromkeys([kept, replace(kept, psram=())])), 1.0 - worth) or found
+    )
+
+
+def _savable(said: Judged, target: Target) -> float:
+    """Return the cycles that constants in shared memory save at most, where they are prefetched.
+
+    Kernels take as long as before: only waits, copies of data, and what has no bound can go.
+    """
+    time = said.weighed
+    return 0.0 if time is None else time.waits + time.moved + weight(time, target) - time.high
 
 
 def _better(

@@ -1,0 +1,90 @@
+"""Weights of `generic` with a scale per tensor, per channel and per group of a row, as rows of a table.
+
+    python benchmarks/group_scales.py MODELS LOADERS.py [--only ad attention ...] [--bits 4 8] [--limit N]
+        [--scales tensor channel group:32] [--mode max-value] [--effort normal] [--log FILE.jsonl]
+
+A row has one model and width; a column one form of the scales: top-1 where there are labels, and the SQNR of the
+output against the float model on test data. Below stand the bits that a weight of a fully connected layer takes:
+its own, and its share of the groups' factors. With --log what was measured is kept, and a run that was interrupted
+goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from cases import CASES, folders
+
+import lingeronnx as lo
+from lingeronnx.graph import ir
+
+
+def _bits_per_weight(graph: ir.Graph) -> float:
+    """Return the bits of the weights and factors of all LinearInt over the number of their weights."""
+    bits = weights = 0
+    for node in graph.graph:
+        if node.op_type == "LinearInt":
+            size = ir.constant(node.inputs[1]).size
+            factors = ir.constant(node.inputs[3]).size if len(node.inputs) > 3 else 0
+            bits += size * int(ir.attr(node, "parameter_bits")) + 8 * factors
+            weights += size
+    return bits / max(weights, 1)
+
+
+def _measured(case: str, bits: int, scales: str, args: argparse.Namespace) -> dict[str, Any]:
+    held = CASES[case]
+    model, test = held.model(args.models), held.test(args.loaders)
+    made = lo.quantize(
+        model, held.calib(args.loaders), platform="generic", mode=args.mode, weight_bits=bits, weight_scales=scales,
+        effort=args.effort,
+    )  # fmt: skip
+    session = made.session()
+    noise = lo.evaluate(session, test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
+    top = lo.evaluate(session, test, baseline=model, limit=args.limit) if held.classes else None
+    return {
+        "case": case, "bits": bits, "scales": scales, "sqnr": noise.value, "size": _bits_per_weight(made.graph),
+        "top1": None if top is None or top.metric != "top1" else top.value,
+        "float": None if top is None or top.metric != "top1" else top.baseline,
+    }  # fmt: skip
+
+
+def _cell(row: dict[str, Any]) -> str:
+    exact = "" if row["top1"] is None else f"{row['top1']:.2f} %, "
+    return f"{exact}{row['sqnr']:.1f} dB ({row['size']:.2f})"
+
+
+def main() -> None:
+    """Parse the arguments, measure what is not in the log yet and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    folders(parser)
+    parser.add_argument("--bits", nargs="*", type=int, default=[4, 8])
+    parser.add_argument("--scales", nargs="*", default=["tensor", "channel", "group:32"])
+    parser.add_argument("--mode", default="max-value")
+    parser.add_argument("--effort", default="normal")
+    parser.add_argument("--limit", type=int, help="test samples at most")
+    parser.add_argument("--log", type=Path)
+    args = parser.parse_args()
+    log: Path | None = args.log
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
+    rows = {(row["case"], row["bits"], row["scales"]): row for row in done}
+    print("| model | bits | float |", " | ".join(args.scales), "|")
+    print("|---" * (3 + len(args.scales)) + "|")
+    for case in args.only:
+        for bits in args.bits:
+            for scales in args.scales:
+                if (case, bits, scales) in rows:
+                    continue
+                rows[case, bits, scales] = _measured(case, bits, scales, args)
+                if log is not None:
+                    with log.open("a") as file:
+                        file.write(json.dumps(rows[case, bits, scales]) + "\n")
+            found = [rows[case, bits, scales] for scales in args.scales]
+            base = "" if found[0]["float"] is None else f"{found[0]['float']:.2f} %"
+            print(f"| {case} | {bits} | {base} |", " | ".join(map(_cell, found)), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
