@@ -26,6 +26,7 @@ __all__ = [
     "RecordedCommand",
     "amounts",
     "axes",
+    "beside",
     "calls",
     "check_target",
     "examples",
@@ -255,6 +256,13 @@ def axes(texts: Sequence[str]) -> dict[str, int | None]:
             raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
         found[name] = None if axis == "none" else int(axis)
     return found
+
+
+def beside(model: Path, ending: str) -> Path:
+    """Return where a result goes that is given no name: beside `model`, its stem with `ending`; ConfigError for ""."""
+    if not model.name:
+        raise ConfigError(f"cannot read the model {str(model)!r}: it has no name; give the path of an .onnx file")
+    return model.with_name(f"{model.stem}{ending}")
 
 
 def check_target(path: Path, read: Sequence[str | Path | None]) -> None:

@@ -123,12 +123,14 @@ class Sums:
         old = int(self.bias[channel] if is_bias else self.weight[channel, term])
         reach = 2 + (1 << max(self.shift, 0) if is_bias else abs(guess) // 8)
         limits = np.iinfo(self.weight_type)
-        deltas = sorted(range(guess - reach, guess + reach + 1), key=lambda d: (bin((old + d) ^ old).count("1"), d))
-        if is_bias and len(deltas) > 64:  # all biases between two roundings give the same: one will do
-            deltas = sorted(deltas, key=lambda d: abs(d - guess))[:64]
-        for delta in deltas:
-            if not delta or (not is_bias and not limits.min <= old + delta <= limits.max):
-                continue
+        low, high = guess - reach, guess + reach
+        if is_bias and reach > 31:  # all biases between two roundings give the same: one will do
+            deltas = sorted(range(guess - 32, guess + 33), key=lambda d: abs(d - guess))[:64]
+        else:
+            if not is_bias:
+                low, high = max(low, int(limits.min) - old), min(high, int(limits.max) - old)
+            deltas = sorted(range(low, high + 1), key=lambda d: (bin((old + d) ^ old).count("1"), d))
+        for delta in filter(None, deltas):
             row = self.finished(self.rounded(acc + delta * x))
             if np.array_equal(row, given[channel]):
                 whole = self.flat(self.arranged(self.finished(self.rounded(self.accumulators)))).copy()

@@ -69,7 +69,8 @@ def plan_of(graph: ir.Graph) -> Plan:
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 tensors[ir.read_name(node, index)] = form.held_weight(attrs, node, key)
-        if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
+        operand = ir.const(node.inputs[1]) if "scale_y" in attrs and len(node.inputs) > 1 else None
+        if operand is not None:
             tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
     stored_transforms = ir.noted(graph, "lingeronnx.transforms")
     try:

@@ -91,8 +91,9 @@ def attributes(form: Format, node: ir.Node) -> dict[str, Attribute]:
         value = stated[spec.name]
         if spec.name.startswith("scale_") and value is not None:
             _check_scale(form, node, spec.name, scales(stated, spec.name))
-        if spec.name.endswith("_bits") and value is not None and not 2 <= integer(stated, spec.name) <= 32:
-            raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value}; it must be 2 to 32")
+    for name, value in stated.items():  # of any dialect
+        if name.endswith("_bits") and value is not None and not 2 <= integer(stated, name) <= 32:
+            raise ModelError(f"{node.op_type} {node.name}: {name} = {value}; it must be 2 to 32")
     return stated
 
 
@@ -114,6 +115,7 @@ class Format:
     attributes : what a node says of itself, its scales and widths among them.
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
+    weight_axes : how many axes its weight has, one of these; empty: any number but 0.
     grouped : whether its weight, a matrix [O, I], may have a scale for each group of a row.
     zero_points : whether the integers that it reads and writes may have another zero point than 0.
     width : the attribute with the number of bits of what it writes.
@@ -134,6 +136,7 @@ class Format:
     attributes: tuple[Attr, ...] = ()
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
+    weight_axes: tuple[int, ...] = ()
     grouped = False
     zero_points = False
     width = "o_bits"
@@ -167,6 +170,13 @@ class Format:
         lists = (ir.attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
         return sized and all(value is None or isinstance(value, Sequence) for value in lists)
 
+    def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
+        """Return {input index: (kind as in `Signature`, numbers of axes, empty for any)} of weights and biases."""
+        told = [] if self.signature is None else [text.split(":")[1] for text in self.signature.inputs.split()]
+        kinds = {index: kind.rstrip("?*") for index, kind in enumerate(told[: len(node.inputs)])}
+        axes = {"weight": self.weight_axes, "bias": ()}
+        return {index: (kind, axes[kind]) for index, kind in kinds.items() if kind in axes}
+
     def operands(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that the simulator's kernel reads."""
         return [0]
@@ -198,6 +208,8 @@ class Format:
     def held_weight(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key` of `weight_scales`."""
         scale = scales(attrs, key)
+        if isinstance(scale, list) and len(scale) == 1:  # of the one channel, or damage that binding the node names
+            scale = scale[0]
         along = PerAxis(self.channel_axis or 0) if isinstance(scale, list) else PerTensor()
         return Affine(scale, integer(attrs, "parameter_bits", 8), along)
 

@@ -109,6 +109,7 @@ class Conv2d(WeightFormat):
     """Two-dimensional convolution, grouped and depthwise included."""
 
     name = "Conv2dInt"
+    weight_axes = (4,)
     signature = Signature("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
     v3_name = "QConv2d"
     aliases = ("QConvBN2d",)
@@ -154,6 +155,7 @@ class Conv1d(Conv2d):
     """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
 
     name = "Conv1dInt"
+    weight_axes = (3,)
     v3_name = "QConv1d"
     aliases = ("QConvBN1d",)
 
@@ -165,6 +167,7 @@ class ConvTranspose2d(WeightFormat):
     """Transposed convolution in two dimensions."""
 
     name = "ConvTranspose2dInt"
+    weight_axes = (3, 4)
     signature = Signature("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result))
     v3_name = "QConvTranspose2d"
     aliases = ("QConvTranspose1d",)
@@ -242,6 +245,7 @@ class Linear(WeightFormat):
     """Linear layer with constant weight."""
 
     name = "LinearInt"
+    weight_axes = (2,)
     signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.linear)
     v3_name = "QLinear"
     attributes = (*WEIGHT, Attr("group_size", "i", None))

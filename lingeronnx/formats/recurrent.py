@@ -123,6 +123,11 @@ class Recurrent(Format):
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
+    def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
+        """Two weights of two axes, one behind the other, and two biases."""
+        found = {index: key.split("_")[0] for key, index in places(node).items() if key.startswith(("weight", "bias"))}
+        return {index: (kind, (2,) if kind == "weight" else ()) for index, kind in found.items()}
+
     def operands(self, node: ir.Node) -> list[int]:
         """The input, lengths and states, but for constants."""
         return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
@@ -194,7 +199,7 @@ class Recurrent(Format):
         sums = (number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
         units = real.bound.consts[r].shape[1]
         halves = [
-            ordered(real.bound.consts[index] / scale)
+            ordered(real.bound.consts[index].ravel() / scale)
             if index in real.bound.consts
             else np.zeros((1, len(gates) * units))
             for index, scale in zip((r + 1, r + 2), sums, strict=True)

@@ -104,7 +104,7 @@ class LayerNorm(Format):
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the layer normalisation over as many axes as the factor has elements."""
         real.needs(17)
-        shape, size, axes = real.bound.source_shapes[0], real.bound.consts[1].size, 1
+        shape, size, axes = real.bound.source_shapes[0], real.bound.constant(1, "int8 int16", "factor").size, 1
         while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < size:
             axes += 1
 

@@ -1,14 +1,15 @@
 """Whether the nodes of an integer graph are what their operators' formats say, before anything reads them.
 
 A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole numbers have at most
-32 bits, and a node has the inputs and outputs that its operator needs. Values, sizes and scales are judged where a node
+32 bits, a node has the inputs and outputs that its operator needs, and constant weights and biases have types and axes
+of theirs. Values, sizes and scales are judged where a node
 is bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
@@ -17,7 +18,7 @@ from ..graph import ir
 from . import integer_format, is_quantized_domain
 from ._base import RENAMED, Attr, Format
 
-__all__ = ["check_nodes", "needed_inputs"]
+__all__ = ["check_nodes", "needed_inputs", "wrong_attributes"]
 
 _LARGEST = 2**31 - 1  # what a packer, an executor and the simulator count with
 
@@ -30,6 +31,7 @@ def check_nodes(graph: ir.Graph) -> None:
             _check_attributes(form, node)
         if form is not None and is_quantized_domain(node):
             _check_arity(form, node)
+            _check_parameters(form, node)
         elif not node.domain and (form is None or not form.exempt):
             _check_standard(node, ir.opset(graph))
         elif form is not None and (not node.inputs or node.inputs[0] is None):
@@ -39,13 +41,18 @@ def check_nodes(graph: ir.Graph) -> None:
 
 
 def _check_attributes(form: Format, node: ir.Node) -> None:
+    stated = {name: ir.attr(node, name) for name in node.attributes}
+    for name, shown, wanted in wrong_attributes(form, stated):
+        raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {wanted}")
+
+
+def wrong_attributes(form: Format, stated: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, what it is, what it must be) of attributes that are none of their operator's kinds."""
     known = {spec.name: spec for spec in (*form.further, *form.attributes)}
-    for name in node.attributes:
+    for name, value in stated.items():
         spec = known.get(RENAMED.get(name, name))
-        value = ir.attr(node, name)
         if spec is not None and value is not None and not _is_kind(spec, value, form):
-            shown = repr(value)[:60]
-            raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {_WORDS[spec.kind]}")
+            yield name, repr(value)[:60], _WORDS[spec.kind]
 
 
 _WORDS = {"i": f"a whole number up to {_LARGEST}", "f": "a finite number", "s": "a text",
@@ -89,8 +96,28 @@ def _check_arity(form: Format, node: ir.Node) -> None:
     count = len(node.inputs)
     if count < needed or any(value is None for value in node.inputs[:needed]):
         raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and needs {needed}; the file is damaged")
+    if len(node.outputs) > 1 and form.signature is not None and not form.signature.output.endswith("*"):
+        raise ModelError(f"{node.op_type} {node.name}: it has {len(node.outputs)} outputs, and gives one only")
     if count > len(told) and not open_ended:
         raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only")
+
+
+_STORED = {"weight": ("int8", "int16"), "bias": ("int32", "int64")}
+
+
+def _check_parameters(form: Format, node: ir.Node) -> None:
+    """Constant weights and biases have a type and a number of axes of their operator's, and at least one value."""
+    for index, (kind, axes) in form.parameters(node).items():
+        array = ir.const(node.inputs[index])
+        if array is None:
+            continue
+        where = f"{node.op_type} {node.name}: its {kind} '{ir.read_name(node, index)}'"
+        if array.dtype.name not in _STORED[kind]:
+            raise ModelError(f"{where} is {array.dtype.name}; it must be {' or '.join(_STORED[kind])}")
+        if axes and array.ndim not in axes:
+            raise ModelError(f"{where} has {array.ndim} axes; it must have {' or '.join(map(str, axes))}")
+        if not array.size:
+            raise ModelError(f"{where} has the sizes {list(array.shape)}; it holds nothing, the file is damaged")
 
 
 def _check_standard(node: ir.Node, opset: int) -> None:

@@ -6,8 +6,10 @@ any opset; numbers, lists and texts for ours. Nothing here knows what an operato
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -38,8 +40,11 @@ def number(attrs: Attributes, key: str, default: float | None = None) -> float:
 
 
 def integer(attrs: Attributes, key: str, default: int | None = None) -> int:
-    """Return `number` as an integer."""
-    return int(number(attrs, key, default))
+    """Return `number` as an integer; ModelError where it is none."""
+    value = number(attrs, key, default)
+    if not math.isfinite(value):
+        raise ModelError(f"attribute {key} is {value}; it must be a whole number")
+    return int(value)
 
 
 def numbers(attrs: Attributes, key: str, default: Sequence[float] | None = None) -> list[float]:
@@ -60,7 +65,8 @@ def scales(attrs: Attributes, key: str) -> float | list[float]:
 
 def integers(attrs: Attributes, key: str, default: Sequence[int] | None = None) -> list[int]:
     """Return `numbers` as integers."""
-    return [int(value) for value in numbers(attrs, key, default)]
+    values = numbers(attrs, key, default)
+    return [integer({key: value}, key) for value in values]
 
 
 # ---- types in a file -------------------------------------------------------------------------------------------------
@@ -79,6 +85,8 @@ _PLAIN = (
     AttributeProto.FLOATS,
 )
 
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
 #: What any node of a quantized graph may say of itself, those of standard operators too.
 _TEXTS = {name: int(AttributeProto.STRING) for name in ("platform", "platform_quant", "quant_mode", "castor_mode")}
 
@@ -86,14 +94,20 @@ _TEXTS = {name: int(AttributeProto.STRING) for name in ("platform", "platform_qu
 def check_attributes(proto: ModelProto) -> None:
     """Raise ModelError for an attribute of another type than its operator has, and for an operator without an input."""
     version = next((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), None)
+    newest = onnx.defs.onnx_opset_version()
     for node in with_inner(proto.graph.node):
         if node.domain in QUANTIZED:
             _check_ours(node)
         elif node.domain in _STANDARD:
-            types, least = (_TEXTS, 0) if version is None else _schema(node.op_type, version)
-            _check_types(node, types)
-            if least and not node.input:
+            known = _UNKNOWN if version is None or not 0 < version <= newest else _schema(node.op_type, version)
+            _check_types(node, known.types)
+            if known.least and not node.input:
                 raise ModelError(f"{place(node)}: it has no input; the file is damaged")
+            if len(node.output) > known.most:
+                raise ModelError(
+                    f"{place(node)}: it has {len(node.output)} outputs; the operator gives {known.most} at most; the "
+                    "file is damaged"
+                )
 
 
 def place(node: NodeProto) -> str:
@@ -114,6 +128,11 @@ def _check_ours(node: NodeProto) -> None:
 
 def _check_types(node: NodeProto, types: Mapping[str, int]) -> None:
     for attribute in node.attribute:
+        if attribute.name not in types and attribute.type in _GRAPHS and node.domain in _STANDARD:
+            raise ModelError(
+                f"{place(node)}: its attribute '{attribute.name}' is a graph; the operator has none of that name; the "
+                "file is damaged"
+            )
         wanted = types.get(attribute.name, attribute.type)
         if wanted != attribute.type:
             raise ModelError(
@@ -127,9 +146,21 @@ def _type(number: int) -> str:
     return AttributeProto.AttributeType.Name(number) if number in known else str(number)
 
 
+@dataclass(frozen=True)
+class _StandardForm:
+    """What is known of a standard operator: the types of its attributes, its least inputs and most outputs."""
+
+    types: Mapping[str, int]
+    least: int = 0
+    most: float = math.inf
+
+
+_UNKNOWN = _StandardForm(_TEXTS)
+
+
 @cache
-def _schema(kind: str, version: int) -> tuple[Mapping[str, int], int]:
-    """Return the types of the attributes of a standard operator, and how many inputs it needs.
+def _schema(kind: str, version: int) -> _StandardForm:
+    """Return what an opset says of an operator, nothing where it has none of that name.
 
     A node may have an attribute of another opset: it is read all the same, so it is of the type that it has there.
     """
@@ -138,10 +169,10 @@ def _schema(kind: str, version: int) -> tuple[Mapping[str, int], int]:
     try:
         schemas.append(own := onnx.defs.get_schema(kind, version, ""))
     except onnx.defs.SchemaError:
-        return types, 0
+        return _UNKNOWN
     for schema in schemas:
         types.update({name: spec.type.value for name, spec in schema.attributes.items()})  # type: ignore[attr-defined]
-    return types, int(own.min_input)
+    return _StandardForm(types, int(own.min_input), int(own.max_output))
 
 
 @cache

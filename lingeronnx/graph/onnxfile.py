@@ -187,8 +187,10 @@ def check(proto: ModelProto) -> None:
     for tensor in tensors(proto):
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
+    for function in proto.functions:
+        _check_nodes(function.node, {*function.input, *(name for node in function.node for name in node.output)})
     check_attributes(proto)
-    _check_inputs(proto.graph)
+    _check_ends(proto.graph)
     check_extent(proto)
     names = [value.name for value in proto.graph.output]
     if double := _double(names):
@@ -253,11 +255,20 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> dict[str,
     return versions
 
 
-def _check_inputs(graph: GraphProto) -> None:
-    """A graph input that says what it is says of which elements."""
+def _check_ends(graph: GraphProto) -> None:
+    """A graph input that says what it is says of which elements; an output is no map of keys, as ZipMap makes them."""
     for value in graph.input:
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type == TensorProto.UNDEFINED:
             raise ModelError(f"graph input '{value.name}' has no element type; the file is damaged, export it again")
+
+    for value in graph.output:
+        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField("map_type"):
+            maker = next((node for node in graph.node if value.name in node.output), None)
+            end = f"end the model at '{maker.input[0]}', which {maker.op_type} reads" if maker and maker.input else ""
+            raise ModelError(
+                f"output '{value.name}' is a map from keys to numbers, which no platform computes; "
+                f"{end or 'leave it out'}, and look the keys up in your program"
+            )
 
 
 def _check_tensor(tensor: TensorProto) -> None:
@@ -321,7 +332,16 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
                 raise ModelError(f"{place(node)}: tensor '{name}' is written by {other} too; names must be unique")
             producers[name] = node
     known = outer | set(inputs) | stored | set(producers)
-    for node in graph.node:
+    _check_nodes(graph.node, known)
+    for value in graph.output:
+        if value.name not in known:
+            raise ModelError(f"graph output '{value.name}' is computed nowhere; the file is damaged")
+    _check_cycle(graph, producers)
+
+
+def _check_nodes(nodes: Iterable[NodeProto], known: set[str]) -> None:
+    """What nodes read is among the names `known`, and their attributes hold what they say."""
+    for node in nodes:
         for name in filter(None, node.input):
             if name not in known:
                 raise ModelError(f"{place(node)}: its input '{name}' is computed nowhere; the file is damaged")
@@ -341,10 +361,6 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
                         "outputs; it takes the turn and the condition, and gives the condition"
                     )
                 _check_graph(inner, known)
-    for value in graph.output:
-        if value.name not in known:
-            raise ModelError(f"graph output '{value.name}' is computed nowhere; the file is damaged")
-    _check_cycle(graph, producers)
 
 
 def _check_cycle(graph: GraphProto, made: dict[str, NodeProto]) -> None:

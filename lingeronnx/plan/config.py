@@ -103,7 +103,7 @@ class QuantConfig(BaseModel):
     overrides: Mapping[str, Override] = Field(default_factory=dict)
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)
-    memory: float = Field(default=0.5, gt=0)
+    memory: float = Field(default=0.5, gt=0, le=1e6)
     seed: int = 0
     notes: Literal["short", "full"] = "short"
     requantize: bool | None = None

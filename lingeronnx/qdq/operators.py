@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph import ir, operators
 
-__all__ = ["expand", "has_form", "is_dynamic"]
+__all__ = ["expand", "has_form", "is_dynamic", "reshaped", "turned"]
 
 #: Scales of activations are worked out at run time: a file has none.
 _DYNAMIC = operators.RUN_TIME_SCALES | {"DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat"}
@@ -129,3 +129,21 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
     ends = [real.outputs[0], given(form.result), given(form.result + 1)]
     last = ir.make_node("QuantizeLinear", ends, {}, output="", of=node, what="integers", like=node.outputs[0])
     ir.replace(model, [node], [*nodes, last])
+
+
+def turned(array: np.ndarray, node: ir.Node) -> np.ndarray:
+    """Return a constant with its axes as the Transpose `node` has them; ModelError where they are others."""
+    order = ir.attr(node, "perm", range(array.ndim)[::-1])
+    if sorted(order) != [*range(array.ndim)]:
+        raise ModelError(f"Transpose {node.name}: perm = {[*order]}; its constant has {array.ndim} axes")
+    return array.transpose(order)
+
+
+def reshaped(array: np.ndarray, shape: np.ndarray, node: ir.Node) -> np.ndarray:
+    """Return a constant with the sizes that the Reshape `node` gives it; ModelError where they do not hold it."""
+    try:
+        return array.reshape(shape.tolist())
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"Reshape {node.name}: its constant of the sizes {list(array.shape)} has not those of {shape.tolist()}"
+        ) from error

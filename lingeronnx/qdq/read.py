@@ -20,7 +20,7 @@ from ..errors import ModelError
 from ..graph import ir, operators
 from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .blocks import held_in_blocks
-from .operators import expand, has_form, is_dynamic
+from .operators import expand, has_form, is_dynamic, reshaped, turned
 from .qoperator import MOVES
 from .write import SCALES, scale_of
 
@@ -252,7 +252,7 @@ class _Reader:
         if turn is not None and turn.op_type == "Transpose" and real.ndim == 2:
             perm = ir.attr(turn, "perm") or [1, 0]
             grid = grid if grid.axis is None else grid.along(perm.index(grid.axis))
-            real, out = real.transpose(perm), turn.outputs[0]
+            real, out = turned(real, turn), turn.outputs[0]
         name = str(out.name)
         out.name = ir.fresh_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
@@ -389,6 +389,6 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     if node.op_type == "Cast":
         return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
     if node.op_type == "Transpose":
-        return found.transpose(ir.attr(node, "perm"))
+        return turned(found, node)
     shape = _constant(node.inputs[1]) if node.op_type == "Reshape" else None
-    return None if shape is None else found.reshape(shape.tolist())
+    return None if shape is None else reshaped(found, shape, node)

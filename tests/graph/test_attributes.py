@@ -33,6 +33,13 @@ def test_another_kind_is_refused(read, key):
         read(ATTRS, key)
 
 
+def test_what_is_not_finite_is_no_whole_number():
+    with pytest.raises(ModelError, match="attribute bits is inf; it must be a whole number"):
+        integer({"bits": float("inf")}, "bits")
+    with pytest.raises(ModelError, match="attribute pads is nan"):
+        integers({"pads": [1, float("nan")]}, "pads")
+
+
 def test_a_list_is_no_number():
     with pytest.raises(ModelError, match="must be a number"):
         number(ATTRS, "pads")

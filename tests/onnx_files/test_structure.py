@@ -29,7 +29,38 @@ def set_output(node, name):
     return lambda m: m.graph.node[node].output.__setitem__(0, name)
 
 
+def a_function(inner):
+    """Return a change that has the model call a function with an If whose bodies read `inner`."""
+
+    def change(m):
+        bodies = [
+            helper.make_graph([helper.make_node("Relu", [inner], ["r"])], name, [], [onnx.ValueInfoProto(name="r")])
+            for name in ("then_branch", "else_branch")
+        ]
+        branch = helper.make_node("If", ["c"], ["o"], then_branch=bodies[0], else_branch=bodies[1])
+        opset = [helper.make_opsetid("", 17)]
+        m.functions.append(helper.make_function("mine", "F", ["c"], ["o"], [branch], opset))
+        m.opset_import.append(helper.make_opsetid("mine", 1))
+
+    return change
+
+
+def a_map(m):
+    keyed = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    m.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(keyed))
+
+
+def attribute(node, name, value):
+    return lambda m: m.graph.node[node].attribute.append(helper.make_attribute(name, value))
+
+
 DAMAGED = {
+    "a function that reads what is outside": (a_function("x"), "Relu r: its input 'x' is computed nowhere"),
+    "more outputs than its operator": (lambda m: m.graph.node[0].output.append("more"), "it has 2 outputs; .* 1 at most"),
+    "a graph where there is none": (
+        attribute(0, "body", helper.make_graph([], "g", [], [])), "its attribute 'body' is a graph; the operator has none"
+    ),
+    "a map of keys": (a_map, "output 'y' is a map from keys .*; end the model at 'b', which Sigmoid reads"),
     "a cycle": (set_input(0, "b"), "Relu a: it depends on its own output"),
     "an undefined tensor": (set_input(1, "nowhere"), "MatMul b: its input 'nowhere' is computed nowhere"),
     "two producers": (set_output(1, "a"), "MatMul a: tensor 'a' is written by Relu a too"),

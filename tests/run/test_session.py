@@ -285,6 +285,33 @@ def test_corrupt_attributes(branches, x, op_type, attribute, value, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "index, array, message",
+    (
+        (1, np.ones((8, 3, 3), np.int8), "weight 'k0' has 3 axes; it must have 4"),
+        (1, np.ones((8, 4, 3, 3), np.int64), "weight 'k0' is int64; it must be int8 or int16"),
+        (1, np.ones((0, 4, 3, 3), np.int8), r"weight 'k0' has the sizes \[0, 4, 3, 3\]; it holds nothing"),
+        (2, np.ones(8, np.float64), "is float64; it must be int32 or int64"),
+    ),
+)
+def test_damaged_weights_are_one_line(branches, index, array, message):
+    """Types, axes and sizes of weights and biases are looked at before anything reads them, by every command."""
+    model = ir.to_proto(branches)
+    name = next(n for n in model.graph.node if n.op_type == "Conv2dInt").input[index]
+    stored = next(i for i in model.graph.initializer if i.name == name)
+    stored.CopyFrom(onnx.numpy_helper.from_array(array, name))
+    with pytest.raises(ModelError, match=message):
+        Session(ir.from_proto(model))
+
+
+def test_an_output_too_many_is_one_line(branches):
+    """An operator that gives one tensor has one output."""
+    model = ir.to_proto(branches)
+    next(n for n in model.graph.node if n.op_type == "Conv2dInt").output.append("more")
+    with pytest.raises(ModelError, match="Conv2dInt .*: it has 2 outputs, and gives one only"):
+        Session(ir.from_proto(model))
+
+
 def test_unknown_integer_operator(branches, x):
     """An operator of the format that is not known is named."""
     model = ir.to_proto(branches)

@@ -13,6 +13,7 @@ from ...flow.report import FloatNode, float_nodes
 from ...formats import DEQUANT, FORMATS, is_quantized_domain
 from ...formats.sound import check_nodes
 from ...graph import ir, onnxfile
+from ...graph.attributes import check_attributes
 from ...graph.names import restored
 from ...plan.synthetic import warnings_of
 from ...run.integer.runner import target_of
@@ -50,6 +51,7 @@ def check_packed(
     A graph that no one else would read is judged all the same, as the packer reads it.
     """
     onnxfile.check_texts(proto)
+    check_attributes(proto)
     notes: list[str] = []
     graph: ir.Graph | None = None
     graph_read: ir.Graph | None = None

@@ -23,6 +23,7 @@ from ...formats import (
     LINEAR,
     MAX_POOL,
     PAD,
+    QUANT,
     SIGMOID,
     SLICE,
     TANH,
@@ -30,11 +31,19 @@ from ...formats import (
     Format,
 )
 from ...graph import ir
-from ...graph.attributes import Attributes, number, scales
+from ...graph.attributes import Attributes, integer, number, scales
 from ...ops import lowering_rule
 from ...plan import Affine
 from ...targets import Target
-from ...targets.arithmetic import Concat, CurveArithmetic, Division, QuotientArithmetic, Reading
+from ...targets.arithmetic import (
+    Concat,
+    CurveArithmetic,
+    Division,
+    Quantizer,
+    QuotientArithmetic,
+    Reading,
+    RealArithmetic,
+)
 from ...targets.limits import PadLimits, SliceLimits
 
 __all__ = ["RULES", "Rule", "IntegerNode"]
@@ -102,6 +111,15 @@ def right_shift(integer_node: IntegerNode, target: Target) -> object:
         return None
     exponent = math.frexp(scale)[1] - 1
     return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
+
+
+def quantized_width(integer_node: IntegerNode, target: Target) -> object:
+    """a Quant writes 8 bits, whatever it says | write data_bits = 8, or feed the integers themselves."""
+    how = target.computes(QUANT.name, Quantizer)
+    if integer_node.form is not QUANT or how is None or how.real is not RealArithmetic.PRODUCT:
+        return None
+    bits = integer(integer_node.attrs, "data_bits")
+    return f"data_bits = {bits}" if bits != 8 else None
 
 
 def average_scale(integer_node: IntegerNode, target: Target) -> object:
@@ -237,8 +255,8 @@ def pad_mode(integer_node: IntegerNode, target: Target) -> object:
 
 
 RULES: tuple[Rule, ...] = (
-    runs_right, chip_name, powers_of_two, agreement, right_shift, average_scale, cat_scale, byte_results, bias_type,
-    single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
+    runs_right, chip_name, powers_of_two, quantized_width, agreement, right_shift, average_scale, cat_scale,
+    byte_results, bias_type, single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
 )  # fmt: skip
 
 _IMAGES = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
+from ...errors import ConfigError, DataError, nearest
 from ...graph import ir, operators
 from ...graph.modules import called, module
 from ...ops import is_relu
@@ -182,6 +182,9 @@ class Join:
             raise DataError("the two models have no tensor in common: is one made from the other?")
         if self._local:
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real)
+        for name, to in self._state.items():
+            if name not in real or to not in ends:
+                raise ConfigError(f"state: no tensor is called '{name}' in both models{nearest(name, real)}")
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
@@ -356,7 +359,10 @@ def batches(
     batch: int | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels), with zeros for the states of the first call."""
+    """Yield (feeds, labels), with zeros for the states of the first call; ConfigError for a state without an input."""
+    inputs = [spec.name for spec in specs]
+    if lost := next((name for name in (state or {}).values() if name not in inputs), ""):
+        raise ConfigError(f"state: the model has no input '{lost}'{nearest(lost, inputs)}")
     fed = [spec for spec in specs if spec.name in (state or {}).values()]
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
     if state:

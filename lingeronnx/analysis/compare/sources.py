@@ -236,7 +236,7 @@ def dumped_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
         try:
             array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
-        except (EOFError, SyntaxError, TokenError) as error:  # what numpy meets in a damaged header
+        except (EOFError, SyntaxError, SystemError, TokenError) as error:  # what numpy meets in a damaged header
             raise ValueError(f"{entry['file']} has no readable header") from error
         tensors[str(entry["name"])] = array, held_of(entry, array.dtype)
     return tensors

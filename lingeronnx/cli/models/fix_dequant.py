@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ...errors import RepairError
-from .._shared import PATH, check_target, examples, json_option, print_json
+from .._shared import PATH, beside, check_target, examples, json_option, print_json
 
 __all__ = ["fix_dequant"]
 
@@ -32,7 +32,7 @@ def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as
     """
     from ... import api
 
-    target = output or model.with_name(f"{model.stem}_fix.onnx")
+    target = output or beside(model, "_fix.onnx")
     if not dry_run:
         check_target(target, [model])
     try:

@@ -19,6 +19,7 @@ from .._shared import (
     RecordedCommand,
     amounts,
     axes,
+    beside,
     check_target,
     examples,
     folders_of_pictures,
@@ -162,7 +163,7 @@ def quantize(
     host, the part for the packer is written as well.
     """
     wishes, source = _wishes(options, eval_data), folders_of_pictures(options)
-    output = output or model.with_name(f"{model.stem}_quant.onnx")
+    output = output or beside(model, "_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     check_target(output, read)  # names are made of it
     attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))

@@ -57,8 +57,8 @@ class Concat(Format):
     def to_v1(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim."""
         renamed = super().to_v1(attrs, node)
-        renamed["dim"] = renamed.pop("axis")
-        return renamed
+        axis = integer(renamed, "axis")
+        return {**{key: value for key, value in renamed.items() if key != "axis"}, "dim": axis}
 
     def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return one scale for each input."""

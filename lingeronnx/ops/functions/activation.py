@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import formats
 from ...emit import Lowering
+from ...errors import ModelError
 from ...graph import ir
 from ...targets import Target
 from .._base import Op, Violation
@@ -28,6 +29,8 @@ def bounds(node: ir.Node) -> tuple[float, float] | None:
         array = ir.const(value)
         if value is not None and array is None:
             return None
+        if array is not None and array.size != 1:
+            raise ModelError(f"{node.op_type} {node.name}: {name} holds {array.size} numbers; it must be one")
         number = float(array.reshape(())) if array is not None else float(ir.attr(node, name, none))
         ends.append(none if abs(number) > 3e38 else number)
     return ends[0], ends[1]

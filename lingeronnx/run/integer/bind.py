@@ -171,6 +171,11 @@ class Binder:
             results = call.fn.infer(*(self.specs[name] for name in call.inputs))
         except MachineError as error:
             raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
+        if len(results) < len(call.outputs):
+            raise ModelError(
+                f"the node that writes '{call.outputs[0]}': it has {len(call.outputs)} outputs; its operator gives "
+                f"{len(results)}"
+            )
         self.specs.update(zip(call.outputs, results, strict=False))
 
     def _flush(self) -> None:

@@ -79,6 +79,7 @@ CHANGES = {
     "powers_of_two": (attr("Quant", "scale_x", 12.0), "scale_x = 12"),
     "agreement": (attr("LinearInt", "scale_x", 2.0**-3), "read at 0.125"),
     "right_shift": (attr("LinearInt", "scale_o", 2.0**20), "scale_o = 2^20, at most"),
+    "quantized_width": (attr("Quant", "data_bits", 16), "data_bits = 16"),
     "average_scale": (attr("AvgPool2dInt", "scale_o", 2.0**-3), "scale_o = 0.125"),
     "byte_results": (attr("Conv2dInt", "o_bits", 16), "o_bits = 16"),
     "bias_type": (int16_bias, "int16"),

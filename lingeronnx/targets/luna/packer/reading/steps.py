@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from .....errors import ModelError
 from .....formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT, format_named
-from .....formats.sound import needed_inputs
+from .....formats.sound import needed_inputs, wrong_attributes
 from .... import Target
 from ....verdict import VerdictFinding
 from ...packing import RENAMED
@@ -51,10 +51,14 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of any attribute
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _arity(steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
-    """Yield the nodes that lack an input: nothing else can be said of these."""
+def _damaged(steps: Sequence[NetStep]) -> Iterator[VerdictFinding]:
+    """Yield the nodes that lack an input, and attributes of another kind: nothing else can be said of these."""
     for step in steps:
         form = format_named(step.op)
+        for name, shown, wanted in [] if form is None else wrong_attributes(form, step.attributes):
+            yield VerdictFinding(
+                "packs", step.name, f"its attribute {name} is {wanted}", shown, "the file is damaged; write it again"
+            )
         needed = 0 if form is None or not form.domain else needed_inputs(form)
         if len(step.inputs) < needed or not step.outputs:
             yield VerdictFinding(
@@ -87,7 +91,7 @@ def read(proto: onnx.ModelProto, target: Target, options: Options) -> tuple[Net 
     """Return the packer's view, or None with what makes it impossible."""
     graph, arrays = proto.graph, _arrays(proto.graph)
     steps = raw_steps(graph)
-    problems = list(_arity(steps))
+    problems = list(_damaged(steps))
     if problems:
         return None, problems
     tensors: dict[str, NetTensor] = {}
