@@ -1,18 +1,14 @@
 """Planted faults: one thing is spoiled at a time, and `compare` shall name the layer and the cause first.
 
-    python benchmarks/planted_faults.py [--each 4] [--kind scale_small ...]
-
 Kinds of three sorts: in the plan or the integer graph, in the data, and in the float model, where the advisor shall
 find the cause. Nets: a dense net with concats that is made here, and ResNet-20 on CIFAR-10 where ../shared is. Layers
-are drawn uniformly, seeds are fixed. Prints a table: how often the first finding names the layer, and the cause.
+are drawn uniformly, seeds are fixed. `planted_remedies` plants them, and prints what is found and what is given back.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,19 +28,26 @@ from lingeronnx.run.session import Session
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SAMPLES = 64  # compared
 CALIBRATED = 64
+PLAIN = ("--calibrator", "max", "--effort", "fast")
 
 Feeds = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Spoiled:
-    """A fault: the two models, the data, and what the first finding shall say."""
+    """A fault: the two models, the data, and what the first finding shall say.
+
+    line : the options of `quantize` that make the same fault, none where the graph was changed after it was made.
+    calib : calibration data of the data's form, where that is the fault.
+    """
 
     model: ir.Graph
     graph: ir.Graph
     data: Feeds
     layers: frozenset[str]
     causes: frozenset[str]
+    line: tuple[str, ...] = ()
+    calib: np.ndarray | None = None
 
 
 class Net:
@@ -70,7 +73,7 @@ class Net:
     def quantized(self, proto: onnx.ModelProto) -> tuple[ir.Graph, ir.Graph]:
         """Return another float model, and its integer graph under plain max scales."""
         model = ir.from_proto(proto)
-        plain = {"calibrator": "max", "effort": "fast"}
+        plain = {key.removeprefix("--"): value for key, value in zip(PLAIN[::2], PLAIN[1::2], strict=True)}
         return model, self.lower(plan_for(prepare(model, {self.input: self.calib}, None, plain, hold=False)))
 
     @property
@@ -78,9 +81,15 @@ class Net:
         """The samples to compare on."""
         return {self.input: self.test}
 
-    def fault(self, graph: ir.Graph, layers: Any, *causes: str) -> Spoiled:
+    def fault(self, graph: ir.Graph, layers: Any, *causes: str, line: Sequence[str] = ()) -> Spoiled:
         """Return a fault of the integer graph."""
-        return Spoiled(self.model, graph, self.data, frozenset(layers), frozenset(causes))
+        return Spoiled(self.model, graph, self.data, frozenset(layers), frozenset(causes), tuple(line))
+
+    def other_data(self, form: Callable[[np.ndarray], np.ndarray], cause: str) -> Spoiled:
+        """Return a fault of the data: `form` makes it of pixels of 0 to 1."""
+        test, calib = (form(x * self.std + self.mean).astype(np.float32) for x in (self.test, self.calib))
+        data, at = {self.input: test}, frozenset([self.input])
+        return Spoiled(self.model, self.lowered, data, at, frozenset([cause]), calib=calib)
 
 
 # ---- nets ----------------------------------------------------------------------------------------------------------
@@ -172,7 +181,8 @@ def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -
         planned = take_over(net.prepared, plan)
         if all(planned.plan.tensors[n] == q for n, q in changed.items()):  # nothing on the chip forbids it
             wanted = [n for n in names if makers[n] == "Concat"] if concat else names
-            return net.fault(net.lower(planned), wanted, cause)
+            line = [word for n, q in changed.items() for word in ("--override", f"{n}=scale:{q.scale!r}")]
+            return net.fault(net.lower(planned), wanted, cause, line=line)
     raise ValueError(f"no scale of {net.name} can be multiplied by {factor}")
 
 
@@ -246,25 +256,15 @@ def wrong_pads(net: Net, rng: np.random.Generator) -> Spoiled:
 
 def normalised_wrongly(net: Net, rng: np.random.Generator) -> Spoiled:
     """Pixels of 0 to 255, of 0 to 1, or without the division by the standard deviation."""
-    pixels = net.test * net.std + net.mean
-    form = (255 * pixels, pixels, pixels - net.mean)[rng.integers(3)]
-    return Spoiled(
-        net.model,
-        net.lowered,
-        {net.input: form.astype(np.float32)},
-        frozenset([net.input]),
-        frozenset(["input not normalised"]),
-    )
+    which = rng.integers(3)
+    return net.other_data(lambda x: (255 * x, x, x - net.mean)[which], "input not normalised")
 
 
 def input_swapped(net: Net, rng: np.random.Generator) -> Spoiled:
     """Channels of the pictures in another order, normalised as if they were right."""
     orders = [(2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1)]  # red and green alone are too much alike in photographs
-    pixels = (net.test * net.std + net.mean)[:, list(orders[rng.integers(len(orders))])]
-    data = ((pixels - net.mean) / net.std).astype(np.float32)
-    return Spoiled(
-        net.model, net.lowered, {net.input: data}, frozenset([net.input]), frozenset(["input channels swapped"])
-    )
+    order = list(orders[rng.integers(len(orders))])
+    return net.other_data(lambda x: (x[:, order] - net.mean) / net.std, "input channels swapped")
 
 
 # ---- in the float model --------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def _drawn(net: Net, rng: np.random.Generator) -> tuple[onnx.ModelProto, Any, in
 def _cause(net: Net, proto: onnx.ModelProto, nodes: Any, *causes: str) -> Spoiled:
     model, graph = net.quantized(proto)
     names = [nodes[0].output[0], nodes[1].output[0]]
-    return Spoiled(model, graph, net.data, frozenset(names), frozenset(causes))
+    return Spoiled(model, graph, net.data, frozenset(names), frozenset(causes), PLAIN)
 
 
 def outlier_channel(net: Net, rng: np.random.Generator) -> Spoiled:
@@ -366,62 +366,25 @@ KINDS: tuple[Callable[[Net, np.random.Generator], Spoiled], ...] = (
 )  # fmt: skip
 
 
-# ---- the table -----------------------------------------------------------------------------------------------------
+# ---- what the first finding says -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the first finding did."""
+    """How the first finding did, and the options that the comparison advises."""
 
     layer: bool
     cause: bool
     first: str
     wanted: str
+    options: str
 
 
 def judged(spoiled: Spoiled) -> Outcome:
     """Compare, and look at the first finding."""
-    found = compare(spoiled.model, spoiled.graph, spoiled.data).findings
-    first = found[0] if found else None
+    comparison = compare(spoiled.model, spoiled.graph, spoiled.data)
+    first = comparison.findings[0] if comparison.findings else None
     wanted = f"{'/'.join(sorted(spoiled.causes))} at {sorted(spoiled.layers)}"
     said = "nothing" if first is None else f"{first.kind} at {first.layer}: {first.measured}"
     right = first is not None and first.layer in spoiled.layers, first is not None and first.kind in spoiled.causes
-    return Outcome(*right, said, wanted)
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--each", type=int, default=4, help="spoiled models of each kind and net")
-    parser.add_argument("--kind", nargs="*", help="these kinds alone")
-    parser.add_argument("--net", choices=["dense", "resnet"], nargs="*", help="these nets alone")
-    parser.add_argument("--misses", action="store_true", help="print what was said where it was wrong")
-    given = parser.parse_args()
-    made = {"dense": dense_net} | ({"resnet": resnet} if SHARED.is_dir() else {})
-    nets = [make() for name, make in made.items() if not given.net or name in given.net]
-    print(f"| fault | {' | '.join(f'{n.name}: layer, cause' for n in nets)} | seconds |")
-    print(f"|---|{'---|' * len(nets)}---|")
-    total: list[Outcome] = []
-    for kind in KINDS:
-        if given.kind and kind.__name__ not in given.kind:
-            continue
-        cells, began = [], time.time()
-        for net in nets:
-            if kind is concat_scale and net.name != "dense":
-                cells.append("no concat")
-                continue
-            many = given.each * (2 if kind is concat_scale else 1)
-            outcomes = [judged(kind(net, np.random.default_rng(seed))) for seed in range(many)]
-            total += outcomes
-            cells.append(f"{sum(o.layer for o in outcomes)}, {sum(o.cause for o in outcomes)} of {many}")
-            for outcome in outcomes if given.misses else ():
-                if not (outcome.layer and outcome.cause):
-                    print(f"  missed: {outcome.wanted}; said: {outcome.first}", file=sys.stderr)
-        title = (kind.__doc__ or "").splitlines()[0].rstrip(".")
-        print(f"| {title} | {' | '.join(cells)} | {time.time() - began:.0f} |", flush=True)
-    share = [100 * sum(getattr(o, key) for o in total) / len(total) for key in ("layer", "cause")]
-    print(f"| all {len(total)} | layer {share[0]:.1f} %, cause {share[1]:.1f} % |" + " |" * len(nets))
-
-
-if __name__ == "__main__":
-    main()
+    return Outcome(*right, said, wanted, comparison.options)

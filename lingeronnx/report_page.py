@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .flow import QuantizedModel
 from .flow.report import Report, rewritten, told_findings, told_floats
 from .graph import ir
 from .json_values import plain
+from .number_words import decibel_text
 from .pages import PagePart, page, parts
 from .run.session import is_integer_graph
 from .search.page import search_part
@@ -154,7 +155,9 @@ def _compared(comparison: Comparison) -> list[dict[str, str]]:
     found = []
     if comparison.options:
         tried = comparison.tried
-        gives = "not tried" if tried is None else f"tried: {tried.value:.1f} dB, as it is {tried.now:.1f} dB"
+        gives = "not tried"
+        if tried is not None:
+            gives = f"tried: {decibel_text(tried.value)}, without {decibel_text(tried.now)}"
         found.append({"from": "compare", "why": f"options that help ({gives})", "paste": comparison.options})
     return found + [
         {"from": "compare", "why": f"{f.kind}: {f.place}: {f.measured} (limit: {f.limit}); {f.remedy}", "paste": ""}
@@ -174,10 +177,10 @@ def _quantized_part(report: Report) -> PagePart:
         ("chip-ready", ready),
         ("integer layers", f"{sum(report.layers.values())}: {counts}"),
         ("integer MACs", report.macs_text),
-        *((f"output {name}", _fidelity(seen, report, name)) for name, seen in report.outputs.items()),
+        *(("fidelity", report.fidelity_text(name)) for name in report.outputs),
     ]
     if report.accuracy is not None:
-        facts.append(("accuracy", _accuracy(report.accuracy)))
+        facts.append(("accuracy", report.accuracy_text))
     html = [parts.facts(facts)]
     if report.packer and report.chip_ready:
         html += [parts.title("Pack it with"), parts.command(report.packer)]
@@ -196,15 +199,3 @@ def _quantized_part(report: Report) -> PagePart:
 
 def _list(head: str, lines: Sequence[str]) -> list[str]:
     return [parts.title(head), parts.listed(map(parts.text, lines))] if lines else []
-
-
-def _fidelity(seen: Mapping[str, float], report: Report, name: str) -> str:
-    doubt = report.doubts.get(name)
-    text = f"SQNR {seen['sqnr']:.2f} dB, cosine {seen['cosine']:.6f} {report.measured_on}"
-    return f"{text} ({doubt})" if doubt else text
-
-
-def _accuracy(accuracy: Mapping[str, Any]) -> str:
-    before = "-" if accuracy["float"] is None else f"{accuracy['float']:.2f}"
-    after = f"{accuracy['integer']:.2f} {accuracy['unit']}".rstrip()
-    return f"{before} -> {after} ({accuracy['metric']}, {accuracy['samples']} samples)"

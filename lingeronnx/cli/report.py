@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..alike import SCREEN, few, screen_lines, together
+from ..number_words import decibel_text, number_text, points
 from ..targets import DEFAULT
 from .show import (
-    decibel_text,
-    number_text,
-    points,
     print_facts,
     print_line,
     print_notes,
@@ -130,18 +128,18 @@ def _rows(report: Report, most: int) -> list[_Row]:
         rows.append(("cycles", report.saved.text, ""))
     rows += [("fidelity", text, "") for text in _fidelity(report, most)]
     if report.accuracy:
-        rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))
+        rows.append(("accuracy", report.accuracy_text, "bold"))
     return rows
 
 
 def _fidelity(report: Report, most: int) -> list[str]:
     """Return a line for each output; of many the worst, and the range of the others."""
     if len(report.outputs) <= most:
-        return [_output(report, name) for name in report.outputs]
+        return [report.fidelity_text(name) for name in report.outputs]
     worst = sorted(report.outputs, key=lambda name: _level(report.outputs[name]))
     shown = max(most - 1, 1)
     ends = " to ".join(decibel_text(report.outputs[name]["sqnr"]) for name in dict.fromkeys((worst[shown], worst[-1])))
-    lines = [_output(report, name) for name in worst[:shown]]
+    lines = [report.fidelity_text(name) for name in worst[:shown]]
     left = f"{len(worst) - shown} more output{'s' if len(worst) > shown + 1 else ''}: {ends}"
     return [*lines, left] if most > 1 else [f"{lines[0]}; {left}"]
 
@@ -149,15 +147,6 @@ def _fidelity(report: Report, most: int) -> list[str]:
 def _level(seen: Mapping[str, float]) -> float:
     """Return what sorts outputs: what is not finite comes first."""
     return seen["sqnr"] if seen["sqnr"] == seen["sqnr"] else -float("inf")
-
-
-def _output(report: Report, name: str) -> str:
-    seen, doubt = report.outputs[name], report.doubts.get(name)
-    text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {decibel_text(seen['sqnr'])} {report.measured_on}"
-    worst = min((p for p in report.parts if p.output == name), key=lambda p: _level(vars(p)), default=None)
-    if worst is not None:
-        text += f"; {worst}: {decibel_text(worst.sqnr)}"
-    return f"{text} ({doubt})" if doubt else text
 
 
 def _otherwise(report: Report, most: int) -> list[_Row]:
@@ -181,16 +170,6 @@ def _notes(report: Report, most: int) -> list[str]:
 
     past = told_findings((f for f in report.findings if f.level == "plan"), report.full)
     return few([*(report.notes if report.full else together(report.notes)), *past], most)
-
-
-def _accuracy_text(a: Mapping[str, Any]) -> str:
-    ends = f"({a['metric']}, {a['samples']} samples)"
-    if a["float"] is None:
-        return f"{number_text(a['integer'], a['unit'])} against the float model {ends}"
-    return (
-        f"float {number_text(a['float'], a['unit'])}, integer {number_text(a['integer'], a['unit'])}, "
-        f"drop {number_text(a['drop'], a['unit'].replace('%', 'points'))} {ends}"
-    )
 
 
 def _search_table(console: Console, search: Mapping[str, Any]) -> None:

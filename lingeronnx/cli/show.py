@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..json_values import plain
+from ..number_words import decibel_text, number_text, points
 from ..targets import Target
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "console_for",
-    "decibel_text",
-    "number_text",
-    "points",
     "print_facts",
     "print_line",
     "print_notes",
@@ -252,18 +250,6 @@ def show_platform(console: Console, target: Target) -> None:
         )
 
 
-def number_text(value: float, unit: str) -> str:
-    """Return a value with its unit."""
-    return decibel_text(value) if unit == "dB" else f"{value:.2f} {unit}" if unit else f"{value:.6g}"
-
-
-def decibel_text(value: float) -> str:
-    """Return a level in dB; words where there is none."""
-    if math.isnan(value):
-        return "not finite"
-    return f"{value:.2f} dB" if math.isfinite(value) else "infinite (equal)" if value > 0 else "-infinite"
-
-
 def _scale(held: Affine | None) -> str:
     if held is None:
         return ""
@@ -274,11 +260,6 @@ def _scale(held: Affine | None) -> str:
 
 def _shape(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
-
-
-def points(unit: str) -> str:
-    """Return the unit of a difference of values in `unit`."""
-    return unit.replace("%", "points")
 
 
 def size_text(path: Path) -> str:

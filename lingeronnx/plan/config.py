@@ -32,6 +32,19 @@ __all__ = ["AUTO", "Override", "QuantConfig", "group_size", "merge_overrides", "
 _LARGEST = 1 << 24  # bytes of a file
 
 
+#: What scales depend on, beside the platform and the data.
+_OF_SCALES = {
+    "mode",
+    "bits",
+    "weight_bits",
+    "weight_scales",
+    "activations",
+    "calibrator",
+    "percentile",
+    "effort",
+    "fit",
+}
+_OF_SCALES |= {"skip", "overrides"}
 _SCALES = "tensor|channel|group:[1-9][0-9]{0,6}"
 
 #: The width of weights that a wish chooses; users say "auto".
@@ -104,6 +117,12 @@ class QuantConfig(BaseModel):
     def time(self) -> TimeWish:
         """What is asked of the time on the chip."""
         return TimeWish(self.clock, self.budget_ms, self.timing)
+
+    @property
+    def of_scales(self) -> dict[str, object]:
+        """The settings that scales depend on, beside the platform and the data, where they are no defaults."""
+        found: dict[str, object] = self.model_dump(mode="json", include=_OF_SCALES, exclude_defaults=True)
+        return found
 
     @property
     def in_parts(self) -> bool:

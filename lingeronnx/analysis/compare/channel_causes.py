@@ -53,21 +53,23 @@ def large(row: ComparedTensor, join: Join) -> LayerFinding | None:
     if row.held is None or not row.channels.count or row.kinds[0] == "Input":
         return None
     ranges = StoredRanges.of(row, row.held)
-    return _rare_values(row, ranges) or _large_channels(row, ranges, join) or _uneven_channels(row, ranges, join)
+    return _rare_values(row, ranges, join) or _large_channels(row, ranges, join) or _uneven_channels(row, ranges, join)
 
 
-def _rare_values(row: ComparedTensor, ranges: StoredRanges) -> LayerFinding | None:
+def _rare_values(row: ComparedTensor, ranges: StoredRanges, join: Join) -> LayerFinding | None:
     tail, top = row.judged.x.largest / max(_tail(row), 1e-30), int(ranges.reach.argmax())
     level = min(row.judged.sqnr, ranges.level)
     if tail <= _OUTLIER or ranges.reach[top] <= _RARE * ranges.power[top] or level >= _POOR:
         return None
+    own = np.count_nonzero(ranges.reach > _CHANNEL * ranges.middle) <= max(1, len(ranges.reach) // 8)
+    even = _even(row, join) if own and ranges.middle > 0 else ()  # of few channels: they need not be cut off
     return finding_of(
         row,
         kind="outlier activation",
         measured=f"the largest value is {beyond(tail, _OUTLIER)} times the 0.99 quantile of absolute values",
         limit=f"{_OUTLIER:g} times",
-        remedy="cut the rare values off",
-        options=(override(row, "calibrator:percentile,percentile:99.9"),),
+        remedy="move the channels' ranges into the weights" if even else "cut the rare values off",
+        options=even or (override(row, "calibrator:percentile,percentile:99.9"),),
         order=2,
         level=level,
     )

@@ -116,12 +116,14 @@ class Comparison:
         if self.tried is None:
             return ["All options together (not tried):", f"   {self.options}", ""]
         found = self.tried
-        with_all = f"with all options {number(found.every)} dB, as it is {number(found.now)} dB"
+        with_all = f"with all options {number(found.every)} dB, without {number(found.now)} dB"
         if not found.best:
             return [f"No option gives {GAIN:g} dB: {with_all}.", ""]
-        whole = self.options == options(self.findings)
-        head = "All options together:" if whole else f"The best of the options ({with_all}):"
-        measured = f"   tried on these data, rounding alone: {number(found.value)} dB, as it is {number(found.now)} dB"
+        whole = set(found.best) == {option for finding in self.findings for option in finding.options}
+        head = "All options together:"
+        if not whole:
+            head = f"The options that give {GAIN:g} dB each (all {number(found.every)} dB):"
+        measured = f"   tried on these data, rounding alone: {number(found.value)} dB, without {number(found.now)} dB"
         return [head, f"   {self.options}", measured, ""]
 
     def _summary(self) -> list[str]:

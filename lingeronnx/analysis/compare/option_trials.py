@@ -1,8 +1,10 @@
 """Which of the findings' options help together: each is tried before it is advised.
 
-The float model is planned anew with the options, on the samples at hand, and the plan is computed in float: what
-rounding alone leaves of the outputs. What `quantize` refines beyond that is left out, with and without the options.
-Nothing is tried for a dump, which has no float model, and for models of very many multiply-accumulates.
+The float model is planned anew with the options behind those that the graph was made with, on the samples at hand, and
+the plan is computed in float: what rounding alone leaves of the outputs. What `quantize` refines beyond that is left
+out, with and without the options. A graph that does not say what it was made with is taken as it is. Each option that
+is advised is worth `GAIN`. Nothing is tried for a dump, which has no float model, and for models of very many
+multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ...errors import LingerOnnxError
 from ...flow import plan_for, prepare
 from ...ops.macs import macs
 from ...plan.config import parse_override
+from ...run.origin import made_with
 from ..stats.pair_measures import PairMeasures
 from .finding import LayerFinding
 from .join import Join
@@ -38,7 +41,7 @@ class TriedOptions:
     """What options gave.
 
     best : those to take, none where nothing helps. value : the worst output's SQNR in dB with them; every : with all of
-    them; now : of the graph as it is.
+    them; now : without any, planned in the same way, or of a graph that does not say what it was made with.
     """
 
     best: tuple[str, ...]
@@ -59,26 +62,26 @@ def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.n
     if sum(macs(node) for node in base.graph.graph) > _WORK:
         return None
     trial = _Trial(base, other, feeds)
-    now, every = min(join.outputs.values()), trial.value(words)
-    if every is None:
+    now = min(join.outputs.values()) if trial.given is None else trial.value(())
+    every = trial.value(words)
+    if now is None or every is None:
         return None
-    best, value = words, every
-    if len(words) > 1:
-        for word in words[:_SINGLE]:
-            alone = trial.value((word,))
-            if alone is not None and alone > value:
-                best, value = (word,), alone
-        if len(best) < len(words):
-            best, value = _grown(trial, best, value, words[:_SINGLE])
-    return TriedOptions(best if value >= now + GAIN else (), value, every, now)
+    best, value = _grown(trial, words[:_SINGLE], now)
+    if every - value >= GAIN:
+        best, value = words, every
+    return TriedOptions(best, value, every, now)
 
 
-def _grown(trial: _Trial, best: tuple[str, ...], value: float, words: Sequence[str]) -> tuple[tuple[str, ...], float]:
-    """Return `best` with each further option that makes it better by what is worth an option."""
-    for word in words:
-        more = None if word in best else trial.value((*best, word))
-        if more is not None and more >= value + GAIN:
-            best, value = (*best, word), more
+def _grown(trial: _Trial, words: Sequence[str], value: float) -> tuple[tuple[str, ...], float]:
+    """Return the options of `words`, the one that gives most first, as long as one gives `GAIN`, and what they give."""
+    best: tuple[str, ...] = ()
+    while left := [word for word in words if word not in best]:
+        found = {word: trial.value((*best, word)) for word in left}
+        known = {word: more for word, more in found.items() if more is not None}
+        word = max(known, key=known.__getitem__, default="")
+        if not word or not known[word] - value >= GAIN:  # what is exact already (inf - inf) needs none
+            break
+        best, value = (*best, word), known[word]
     return best, value
 
 
@@ -90,6 +93,7 @@ class _Trial:
         self._names = [str(value.name) for value in base.graph.graph.outputs]
         self._plan = other.plan
         self._want = {name: array for name, array, _ in base.session.tensors(feeds, self._names)}
+        self.given = made_with(other.graph)
         self._equalized = any(len(set(moved.factor)) > 1 for moved in self._plan.transforms.values())
 
     def value(self, words: Sequence[str]) -> float | None:
@@ -111,7 +115,8 @@ class _Trial:
     def _settings(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the settings of `prepare` that options stand for."""
         settings: dict[str, Any] = {"platform": self._plan.platform, "mode": self._plan.mode}
-        settings |= {"effort": "normal" if self._equalized else "fast", "overrides": {}}
+        settings |= {"effort": "normal" if self._equalized else "fast"} if self.given is None else self.given
+        settings["overrides"] = {name: dict(own) for name, own in settings.get("overrides", {}).items()}
         for word in words:
             option, value = shlex.split(word)
             if option == "--override":

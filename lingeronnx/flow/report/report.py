@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from ...alike import grouped, pattern, told
 from ...fit import Fitted
 from ...graph import ir
+from ...number_words import decibel_text, number_text, points
 from ...ops.macs import macs
 from ...targets import CallTime, GraphCost, Target, VerdictFinding
 from ...targets.latency import TimeSaved
@@ -149,6 +151,28 @@ class Report:
         listed = ", ".join(operator if n == 1 else f"{operator} {n}" for operator, n in self.unknown_macs.items())
         rest = f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}" if listed else ""
         return f"{100 * self.integer_macs:.1f} %{rest}"
+
+    def fidelity_text(self, name: str) -> str:
+        """Return how far the output `name` is from the float model, in words, with what makes that say little."""
+        seen, doubt = self.outputs[name], self.doubts.get(name)
+        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {decibel_text(seen['sqnr'])} {self.measured_on}"
+        own = [part for part in self.parts if part.output == name]
+        if own:
+            worst = min(own, key=lambda part: part.sqnr if part.sqnr == part.sqnr else -math.inf)
+            text += f"; {worst}: {decibel_text(worst.sqnr)}"
+        return f"{text} ({doubt})" if doubt else text
+
+    @property
+    def accuracy_text(self) -> str:
+        """What was measured on the user's data, in words; empty where nothing was."""
+        a = self.accuracy
+        if not a:
+            return ""
+        ends = f"({a['metric']}, {a['samples']} samples)"
+        if a["float"] is None:
+            return f"{number_text(a['integer'], a['unit'])} against the float model {ends}"
+        levels = f"float {number_text(a['float'], a['unit'])}, integer {number_text(a['integer'], a['unit'])}"
+        return f"{levels}, drop {number_text(a['drop'], points(a['unit']))} {ends}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
