@@ -78,6 +78,14 @@ def _weights(node: ir.Node) -> list[int]:
     ]
 
 
+def _both_weights(bound: Bound) -> list[int]:
+    """Return the indices of the two weights; ModelError where they are no constants, one behind the other."""
+    weights = _weights(bound.node)
+    if len(weights) != 2 or weights[1] != weights[0] + 1:
+        raise ModelError(f"{bound.where}: its two weights must be constants")
+    return weights
+
+
 def _extras(node: ir.Node) -> dict[str, int]:
     """Return {what: index} of what an integer node is given between x and its weights."""
     end = (_weights(node) or [len(node.inputs)])[0]
@@ -124,9 +132,9 @@ class Recurrent(Format):
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
     def parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """Two weights of two axes, one behind the other, and two biases."""
-        found = {index: key.split("_")[0] for key, index in places(node).items() if key.startswith(("weight", "bias"))}
-        return {index: (kind, (2,) if kind == "weight" else ()) for index, kind in found.items()}
+        """The biases behind the two weights, which have two axes where they are found."""
+        biases = (index for key, index in places(node).items() if key.startswith("bias"))
+        return {index: ("bias", ()) for index in biases if len(_weights(node)) == 2}
 
     def operands(self, node: ir.Node) -> list[int]:
         """The input, lengths and states, but for constants."""
@@ -155,9 +163,7 @@ class Recurrent(Format):
     def parts(self, bound: Bound) -> dict[str, Any]:
         """Return what every recurrent kernel takes, found among the inputs of any variant."""
         attrs, kept = bound.attrs, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
-        weights = _weights(bound.node)
-        if len(weights) != 2 or weights[1] != weights[0] + 1:
-            raise ModelError(f"{bound.where}: its two weights must be constants")
+        weights = _both_weights(bound)
         if integer(attrs, "num_layers") != 1:
             raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
         extras = _extras(bound.node)
@@ -189,7 +195,7 @@ class Recurrent(Format):
         a, place_of, first = real.attrs, places(real.node), self.time_axis(real.bound)
         gates = real.bound.how(self.kind).gates
         order = [gates.index(gate) for gate in self.standard_gates]
-        w, r = place_of["weight_x"], place_of["weight_h"]
+        w, r = _both_weights(real.bound)
 
         def ordered(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)

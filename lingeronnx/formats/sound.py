@@ -102,7 +102,8 @@ def _check_arity(form: Format, node: ir.Node) -> None:
         raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only")
 
 
-_STORED = {"weight": ("int8", "int16"), "bias": ("int32", "int64")}
+#: Of a bias, widths are judged where its node is: what `check` says of them.
+_STORED = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32", "int64")}
 
 
 def _check_parameters(form: Format, node: ir.Node) -> None:

@@ -291,7 +291,7 @@ def test_corrupt_attributes(branches, x, op_type, attribute, value, message):
         (1, np.ones((8, 3, 3), np.int8), "weight 'k0' has 3 axes; it must have 4"),
         (1, np.ones((8, 4, 3, 3), np.int64), "weight 'k0' is int64; it must be int8 or int16"),
         (1, np.ones((0, 4, 3, 3), np.int8), r"weight 'k0' has the sizes \[0, 4, 3, 3\]; it holds nothing"),
-        (2, np.ones(8, np.float64), "is float64; it must be int32 or int64"),
+        (2, np.ones(8, np.float64), "is float64; it must be int8 or int16 or int32 or int64"),
     ),
 )
 def test_damaged_weights_are_one_line(branches, index, array, message):

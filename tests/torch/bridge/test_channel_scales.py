@@ -131,9 +131,9 @@ def test_soft_rounding_settles_on_the_grid():
     soft.settle()
     for name in soft.choices:
         q = result.plan.tensors[name]
-        counts = bridge.weights()[name].astype(np.float64) * q.broadcast(before[name].ndim)
+        counts = bridge.weights()[name].astype(np.float64) * q.broadcast(before[name].shape)
         np.testing.assert_allclose(counts, np.round(counts), atol=1e-4)
-        assert np.abs(counts - np.clip(before[name] * q.broadcast(before[name].ndim), q.low, q.high)).max() <= 1.001
+        assert np.abs(counts - np.clip(before[name] * q.broadcast(before[name].shape), q.low, q.high)).max() <= 1.001
 
 
 @pytest.mark.slow
