@@ -2,8 +2,7 @@
 
 A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole numbers have at most
 32 bits, a node has the inputs and outputs that its operator needs, and constant weights and biases have types and axes
-of theirs. Values, sizes and scales are judged where a node
-is bound.
+of theirs. Values, sizes and scales are judged where a node is bound.
 """
 
 from __future__ import annotations

@@ -33,18 +33,8 @@ _LARGEST = 1 << 24  # bytes of a file
 
 
 #: What scales depend on, beside the platform and the data.
-_OF_SCALES = {
-    "mode",
-    "bits",
-    "weight_bits",
-    "weight_scales",
-    "activations",
-    "calibrator",
-    "percentile",
-    "effort",
-    "fit",
-}
-_OF_SCALES |= {"skip", "overrides"}
+_OF_SCALES = {"mode", "bits", "weight_bits", "weight_scales", "activations", "calibrator", "percentile", "effort",
+              "fit", "skip", "overrides"}  # fmt: skip
 _SCALES = "tensor|channel|group:[1-9][0-9]{0,6}"
 
 #: The width of weights that a wish chooses; users say "auto".
