@@ -32,6 +32,7 @@ __all__ = [
     "examples",
     "folders_of_pictures",
     "given",
+    "input_shape",
     "json_option",
     "pairs",
     "pictures",
@@ -214,6 +215,27 @@ _QUANTIZING = (
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),
 )  # fmt: skip
 
+
+def _shapes(context: object, option: object, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each input."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, sizes in pairs("--input-shape", texts, "INPUT=D,D,...").items():
+        words = [word.strip() for word in sizes.split(",")]
+        if not all(word.isdecimal() and len(word) < 10 for word in words):
+            raise ConfigError(
+                f"--input-shape {name}={sizes}: sizes are whole numbers, as in 1,3,48,192"
+            )
+        found[name] = tuple(map(int, words))
+    return found
+
+
+input_shape = click.option(
+    "--input-shape",
+    multiple=True,
+    metavar="INPUT=D,D,...",
+    callback=_shapes,
+    help="The sizes of an input, where the file leaves some open. Repeatable.",
+)
 
 _TIMING = (
     click.option("--clock", type=float, metavar="MHZ", help="Tell the time on the chip in milliseconds at this clock."),

@@ -90,6 +90,7 @@ class QuantConfig(BaseModel):
     state: Mapping[str, str] = Field(default_factory=dict)
     fix: Mapping[str, float | str | tuple[float, ...]] = Field(default_factory=dict)
     batch_axis: Mapping[str, int | None] = Field(default_factory=dict)
+    input_shape: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
     overrides: Mapping[str, Override] = Field(default_factory=dict)
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)

@@ -31,6 +31,7 @@ class QuantSettings(TypedDict, total=False):
     state: Mapping[str, str] | None
     fix: Mapping[str, float | str | Sequence[float]] | None
     batch_axis: Mapping[str, int | None] | None
+    input_shape: Mapping[str, Sequence[int]] | None
     batch: int | None
     limit: int | None
     memory: float | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,7 @@ def check(
     clock: float | None = None,
     budget_ms: float | None = None,
     timing: str | os.PathLike[str] | None = None,
+    input_shape: Mapping[str, Sequence[int]] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
@@ -53,6 +54,8 @@ def check(
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
     clock, budget_ms, timing
         The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
+    input_shape
+        {input: its sizes}, where a float model's file leaves some open.
 
     Raises
     ------
@@ -66,6 +69,8 @@ def check(
     elif is_integer_graph(model):
         row = target_of(model) if platform is None else by_name(platform)
         proto = ir.to_proto(row.named(model))
+    if proto is not None and input_shape:
+        raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
     if proto is not None:
         return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
@@ -74,7 +79,7 @@ def check(
         model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
     assert isinstance(model, ir.Graph)
     row = wish.target(by_name(platform or QuantConfig().platform))
-    graph, notes = normalised(model, row, calib)
+    graph, notes = normalised(model, row, calib, input_shape or {})
     return check_float(graph, row, notes, wish)
 
 

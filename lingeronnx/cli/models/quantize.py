@@ -24,6 +24,7 @@ from .._shared import (
     examples,
     folders_of_pictures,
     given,
+    input_shape,
     json_option,
     pairs,
     pictures,
@@ -77,6 +78,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     metavar="INPUT=K|none",
     help="Which axis of an input counts the samples; none: it has no samples. Repeatable.",
 )
+@input_shape
 @click.option(
     "--memory",
     type=float,
@@ -148,6 +150,7 @@ def quantize(
     state: Sequence[str],
     fix: Sequence[str],
     batch_axis: Sequence[str],
+    input_shape: dict[str, tuple[int, ...]],
     written: str,
     deploy_to: Path | None,
     report_to: Path | None,
@@ -186,6 +189,7 @@ def quantize(
             state=fed_back,
             fix=pairs("--fix", fix, "INPUT=VALUE") or None,
             batch_axis=axes(batch_axis) or None,
+            input_shape=input_shape or None,
             eval_data=source(eval_data),
             log=attempts if wishes else None,
             progress=progress,

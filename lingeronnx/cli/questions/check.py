@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...targets import DEFAULT
-from .._shared import DATA, PATH, examples, json_option, json_text, print_json, timing
+from .._shared import DATA, PATH, examples, input_shape, json_option, json_text, print_json, timing
 
 __all__ = ["check"]
 
@@ -35,6 +35,7 @@ __all__ = ["check"]
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
+@input_shape
 @timing
 @json_option
 def check(
@@ -44,6 +45,7 @@ def check(
     packer_args: str | None,
     output: Path | None,
     notes: str,
+    input_shape: dict[str, tuple[int, ...]],
     as_json: bool,
     **times: Any,
 ) -> None:
@@ -64,7 +66,7 @@ def check(
     from ...graph import ir
     from ...qdq.read import is_quantized
 
-    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args, **times)
+    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args, input_shape=input_shape, **times)
     lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}
     if output is not None:

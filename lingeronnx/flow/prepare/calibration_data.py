@@ -1,4 +1,4 @@
-"""Calibration data: the user's, or random ones for a look; states fed back; sizes that the file leaves to the data."""
+"""Calibration data: the user's, or random ones for a look; states fed back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...graph import ir
-from ...passes.entry.free_batch import free_batch
 from ...plan.config import QuantConfig
 from ...run.data import MOST_UNBOUNDED, Data, InputSpec
 from ...run.runners import input_specs
 from ...run.streaming import Calls, unrolled
 from .states import advice
 
-__all__ = ["calibration_data", "fix_sizes", "synthetic"]
+__all__ = ["calibration_data", "synthetic"]
 
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # of a model whose states are fed back
@@ -58,7 +57,9 @@ def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
     feeds = {}
     for spec in specs:
         if spec.shape is None or any(d is None for i, d in enumerate(spec.shape) if i != spec.axis):
-            raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
+            raise ConfigError(
+                f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib{_sizes(spec)}"
+            )
         sample = math.prod(int(d or 1) for i, d in enumerate(spec.shape) if i != spec.axis)
         many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
         open_size = spec.batched and not spec.single
@@ -68,24 +69,8 @@ def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
     return feeds
 
 
-def fix_sizes(model: ir.Graph, data: Data) -> list[str]:
-    """Give the inputs of `model` the sizes of the first sample where the file leaves them open; return notes."""
-    notes = []
-    feed = data.first()
-    for value in model.graph.inputs:
-        array = feed.get(str(value.name))
-        shape, axis = ir.shape(value), data.inputs[str(value.name)].axis
-        if array is None or (shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)):
-            continue
-        sizes: list[int | str] = list(array.shape)
-        if axis is not None and (not shape or shape[axis] is None):
-            sizes[axis] = "N"
-        value.shape = ir.oir_shape(sizes)
-        sample = [d for i, d in enumerate(array.shape) if i != axis]
-        notes.append(
-            f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
-        )
-    if notes:  # with all sizes known
-        free_batch(model)
-    data.inputs.update({spec.name: spec for spec in input_specs(model)})
-    return notes
+def _sizes(spec: InputSpec) -> str:
+    if spec.shape is None:
+        return ""
+    told = ",".join(str(d or (1 if i == spec.axis else "?")) for i, d in enumerate(spec.shape))
+    return f", or its sizes with --input-shape {spec.name}={told}"

@@ -31,8 +31,9 @@ from ...run.streaming import Calls
 from ...targets import Target
 from ..factor_groups import partition_with_clips
 from ..partition import Partition
-from .calibration_data import calibration_data, fix_sizes
+from .calibration_data import calibration_data
 from .float_outputs import FloatOutputs
+from .input_sizes import fix_sizes, tell_sizes
 from .rewriter import Changed, Rewriter, Rewritten, check_repeatable, check_same
 from .selectors import Selectors
 from .settings import configured, keeping, target_of
@@ -154,6 +155,7 @@ def prepare(
         conf = conf if conf.requantize else keeping(conf, target, brought)
     fixed = fix_inputs(loaded, conf.fix)
     tell_batch_axes(loaded, conf.batch_axis)
+    tell_sizes(loaded, conf.input_shape)
     record = Record(conf.debug_dump)
     original, tail, notes = _accepted(loaded, record)
     data, calls = calibration_data(calib, original, conf, fixed, hold and calib is not None)
@@ -285,7 +287,9 @@ def _meant(encodings: Encodings, model: ir.Graph) -> tuple[Read, list[str]]:
     return encodings.on(model), []
 
 
-def normalised(model: ir.Graph, target: Target, calib: object) -> tuple[ir.Graph, list[str]]:
+def normalised(
+    model: ir.Graph, target: Target, calib: object, input_shape: Mapping[str, Sequence[int]]
+) -> tuple[ir.Graph, list[str]]:
     """Return `model` normalised as for `target` but without fitting it to the chip, and notes.
 
     One that another tool has quantized is the float model that it stands for.
@@ -294,6 +298,9 @@ def normalised(model: ir.Graph, target: Target, calib: object) -> tuple[ir.Graph
     if is_quantized(model):
         model = _read(model).graph
         came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
+    if input_shape:
+        model = ir.clone(model)
+        tell_sizes(model, input_shape)
     original, _, notes = _accepted(model)
     notes = [*came, *notes]
     data, _ = calibration_data(calib, original, conf, {}, False)

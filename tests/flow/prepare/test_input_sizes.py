@@ -1,0 +1,82 @@
+"""Sizes that a file leaves open and a user tells: as if they stood in the file, with the axis of samples open."""
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx.parser import parse_model
+
+import lingeronnx as lo
+from lingeronnx import cli
+from lingeronnx.graph import ir
+
+WEIGHT = np.random.default_rng(3).standard_normal((4, 3, 3, 3)).astype(np.float32)
+
+
+def run(args):
+    return CliRunner().invoke(cli.main, args)
+
+
+def _file(tmp_path, sizes, name="open.onnx"):
+    model = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[{sizes}] x) => (float[N, 4, P, Q] y) {{ c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Relu (c) }}"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
+    path = tmp_path / name
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("sizes", ["N, 3, H, W", "N, 3, 6, W", "1, 3, H, W"])
+def test_told_sizes_give_the_graph_of_a_file_that_holds_them(tmp_path, sizes):
+    stated = _file(tmp_path, sizes.replace("H", "6").replace("W", "8"), "stated.onnx")
+    told = lo.quantize(_file(tmp_path, sizes), input_shape={"x": (1, 3, 6, 8)}, platform="arcs")
+    wanted = lo.quantize(stated, platform="arcs")
+    assert list(ir.to_proto(told.graph).graph.node) == list(ir.to_proto(wanted.graph).graph.node)
+    assert lo.Session(told.graph).get_inputs()[0].shape[1:] == [3, 6, 8]
+
+
+def test_the_axis_of_samples_stays_open(tmp_path):
+    graph = lo.quantize(_file(tmp_path, "N, 3, H, W"), input_shape={"x": (1, 3, 6, 8)}).graph
+    assert len(lo.Session(graph).run(None, {"x": np.zeros((5, 3, 6, 8), np.float32)})[0]) == 5
+
+
+def test_calibration_data_of_other_sizes_are_refused(tmp_path):
+    data = {"x": np.zeros((4, 3, 5, 5), np.float32)}
+    with pytest.raises(lo.LingerOnnxError, match="x"):
+        lo.quantize(_file(tmp_path, "N, 3, H, W"), data, input_shape={"x": (1, 3, 6, 8)})
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"z": (1, 3, 6, 8)}, "--input-shape z: the model has no such input"),
+        ({"x": (1, 4, 6, 8)}, r"--input-shape x=1,4,6,8: in the file its sizes are \?,3,\?,\?"),
+        ({"x": (3, 6, 8)}, "--input-shape x=3,6,8: in the file"),
+        ({"x": (1, 3, 0, 8)}, "a size from 1"),
+    ],
+)
+def test_what_the_file_does_not_have_is_refused(tmp_path, told, said):
+    path = _file(tmp_path, "N, 3, H, W")
+    for call in (lo.quantize, lo.check):
+        with pytest.raises(lo.ConfigError, match=said):
+            call(path, input_shape=told)
+
+
+def test_the_commands_take_them_and_say_so(tmp_path):
+    path = _file(tmp_path, "N, 3, H, W")
+    failed = run(["check", str(path)])
+    assert failed.exit_code == 1
+    assert "or its sizes with --input-shape x=1,3,?,?" in failed.output
+    for command in (["check"], ["quantize", "-o", str(tmp_path / "o.onnx")]):
+        assert run([*command, str(path), "--input-shape", "x=1,3,6,8"]).exit_code == 0
+    wrong = run(["check", str(path), "--input-shape", "x=1,3,six,8"])
+    assert "--input-shape x=1,3,six,8: sizes are whole numbers" in wrong.output
+
+
+def test_an_integer_graph_has_its_sizes(tmp_path):
+    path = tmp_path / "q.onnx"
+    lo.quantize(_file(tmp_path, "N, 3, 6, 8")).save(path)
+    with pytest.raises(lo.ConfigError, match="an integer graph has its sizes"):
+        lo.check(path, input_shape={"x": (1, 3, 6, 8)})
