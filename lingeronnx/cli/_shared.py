@@ -222,9 +222,7 @@ def _shapes(context: object, option: object, texts: Sequence[str]) -> dict[str, 
     for name, sizes in pairs("--input-shape", texts, "INPUT=D,D,...").items():
         words = [word.strip() for word in sizes.split(",")]
         if not all(word.isdecimal() and len(word) < 10 for word in words):
-            raise ConfigError(
-                f"--input-shape {name}={sizes}: sizes are whole numbers, as in 1,3,48,192"
-            )
+            raise ConfigError(f"--input-shape {name}={sizes}: sizes are whole numbers, as in 1,3,48,192")
         found[name] = tuple(map(int, words))
     return found
 

@@ -54,16 +54,19 @@ def calibration_data(
 def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
     """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
     rng = np.random.default_rng(seed)
-    feeds = {}
+    shapes: dict[InputSpec, list[int | None]] = {}
     for spec in specs:
+        shapes[spec] = list(spec.shape or ())
         if spec.shape is None or any(d is None for i, d in enumerate(spec.shape) if i != spec.axis):
             raise ConfigError(
                 f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib{_sizes(spec)}"
             )
-        sample = math.prod(int(d or 1) for i, d in enumerate(spec.shape) if i != spec.axis)
-        many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
-        open_size = spec.batched and not spec.single
-        size = tuple(many if i == spec.axis and open_size else int(d or 1) for i, d in enumerate(spec.shape))
+    stated = [count for spec, sizes in shapes.items() if spec.axis is not None and (count := sizes[spec.axis])]
+    largest = max((math.prod(d or 1 for d in sizes) for sizes in shapes.values()), default=1)
+    many = stated[0] if stated else max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
+    feeds = {}
+    for spec, sizes in shapes.items():
+        size = tuple(many if d is None else d for d in sizes)
         real = spec.dtype.kind == "f"
         feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if real else np.zeros(size, spec.dtype)
     return feeds

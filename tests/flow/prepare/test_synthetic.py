@@ -12,9 +12,11 @@ from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.cli import main
 from lingeronnx.compat import AnalysisQuant
 from lingeronnx.errors import ConfigError
+from lingeronnx.flow.prepare import synthetic
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from lingeronnx.plan.synthetic import KEY, SYNTHETIC
+from lingeronnx.run.data import InputSpec
 from lingeronnx.run.session import Session
 from tests import nets
 
@@ -43,6 +45,21 @@ def run(*words, code=0):
     found = CliRunner().invoke(main, [str(word) for word in words])
     assert found.exit_code == code, found.output
     return " ".join(found.output.split())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        (([None, 4], [None, 3]), 16),
+        (([None, 4], [1, 3]), 1),
+        (([None, 4], [5, 3]), 5),
+        (([None, 1 << 23], [None, 3]), 2),
+    ],
+)
+def test_all_inputs_have_as_many_samples(sizes, count):
+    """As many as the file states for one of them, and few where one is large."""
+    specs = [InputSpec(name, tuple(shape), np.dtype(np.float32)) for name, shape in zip("ab", sizes, strict=True)]
+    assert {len(array) for array in synthetic(specs, 0).values()} == {count}
 
 
 # ---- said wherever it is read ----------------------------------------------------------------------------------------
