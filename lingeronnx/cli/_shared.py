@@ -216,15 +216,15 @@ _QUANTIZING = (
 )  # fmt: skip
 
 
-def _shapes(context: object, option: object, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each input."""
+def _shapes(context: object, option: object, texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+    """Return the sizes of each input; None where none are told."""
     found: dict[str, tuple[int, ...]] = {}
     for name, sizes in pairs("--input-shape", texts, "INPUT=D,D,...").items():
         words = [word.strip() for word in sizes.split(",")]
         if not all(word.isdecimal() and len(word) < 10 for word in words):
             raise ConfigError(f"--input-shape {name}={sizes}: sizes are whole numbers, as in 1,3,48,192")
         found[name] = tuple(map(int, words))
-    return found
+    return found or None
 
 
 input_shape = click.option(

@@ -45,7 +45,7 @@ def check(
     packer_args: str | None,
     output: Path | None,
     notes: str,
-    input_shape: dict[str, tuple[int, ...]],
+    input_shape: dict[str, tuple[int, ...]] | None,
     as_json: bool,
     **times: Any,
 ) -> None:
