@@ -25,7 +25,7 @@ torch.manual_seed(0)
 # **Data.** Three to six digits in a line, each of a size, place and slant of its own.
 
 # %%
-train, texts = lines(64 if SHORT else 4000, seed=1)
+train, texts = lines(64 if SHORT else 3000, seed=1)
 test, test_texts = lines(64 if SHORT else 500, seed=2)
 train, test = train - 0.5, test - 0.5  # what goes in is about 0 on the mean
 
@@ -77,7 +77,7 @@ model = Reader()
 x = torch.from_numpy(train)
 digits = torch.tensor([[int(c) + 1 for c in text.ljust(6, "0")] for text in texts])
 lengths = torch.tensor([len(text) for text in texts])
-steps = 5 if SHORT else 1000
+steps = 5 if SHORT else 600
 optimizer = torch.optim.AdamW(model.parameters())
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, steps)
 ctc = torch.nn.CTCLoss(zero_infinity=True)

@@ -108,7 +108,7 @@ def calls(spectra):
     return [{"frame": frame[:, None]} for frame in features(spectra).swapaxes(0, 1)]
 
 
-quantized = lo.quantize(path, calls(train[:8 if SHORT else 32]), platform="venus", state=state)
+quantized = lo.quantize(path, calls(train[: 8 if SHORT else 32]), platform="venus", state=state)
 quantized.write(OUT / "denoiser_quant.onnx")
 print(f"chip-ready {quantized.report.chip_ready}")
 

@@ -44,7 +44,7 @@ def wanted(boxes):
     return target
 
 
-train, boxes = faces(64 if SHORT else 4000, seed=1)
+train, boxes = faces(64 if SHORT else 3000, seed=1)
 test, test_boxes = faces(64 if SHORT else 500, seed=2)
 train, test = train - 0.5, test - 0.5  # what goes in is about 0 on the mean
 
@@ -125,7 +125,7 @@ class Detector(torch.nn.Module):
 
 model = Detector()
 x, y = torch.from_numpy(train), torch.from_numpy(np.stack([wanted(each) for each in boxes]))
-steps = 5 if SHORT else 1500
+steps = 5 if SHORT else 600
 optimizer = torch.optim.AdamW(model.parameters())
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, steps)
 for _ in range(steps):
