@@ -210,7 +210,7 @@ def test_cluster_order_and_once_per_worker(tmp_path, cluster):
 
 
 def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
-    """Law: the items of a worker that dies are worked on by another, and it is named; nothing is lost or comes twice."""
+    """Law: the items of a worker that dies are worked on by another; nothing is lost or comes twice; it is named."""
     assert list(spread(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [n * n for n in range(20)]
     assert (tmp_path / "died").exists()
     told = [record.getMessage() for record in caplog.records if record.name == "lingeronnx.run.cluster"]
