@@ -1,7 +1,5 @@
 """Small networks with seeded weights for the tests of the whole library, built layer by layer."""
 
-import json
-
 import numpy as np
 import onnx
 from onnx import helper
@@ -10,7 +8,6 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.run.origin import KEY
 
 
 class Net:
@@ -150,15 +147,6 @@ def samples(model, count=24, seed=0):
     rng = np.random.default_rng(seed)
     shapes = {str(v.name): ir.shape(v)[1:] for v in model.graph.inputs if v.const_value is None}
     return {name: rng.standard_normal((count, *shape)).astype(np.float32) for name, shape in shapes.items()}
-
-
-def without_settings(graph):
-    """Return a file of the integer `graph` that does not say which settings its scales come from: a plan knows none."""
-    proto = ir.to_proto(graph)
-    made = next(entry for entry in proto.metadata_props if entry.key == KEY)
-    said = {key: value for key, value in json.loads(made.value).items() if key != "settings"}
-    made.value = json.dumps(said, sort_keys=True)
-    return proto
 
 
 def quantized(model, **settings):

@@ -16,6 +16,7 @@ from ..graph.attributes import number
 from ..plan import Affine, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..run.borders import float_names
+from ..run.origin import made_with
 from ..targets import DEFAULT, Target
 from .partition import Partition
 
@@ -86,6 +87,7 @@ def plan_of(graph: ir.Graph) -> Plan:
         transforms=transforms,
         floats=floats,
         synthetic=is_synthetic(graph),
+        settings=made_with(graph),
     )
 
 

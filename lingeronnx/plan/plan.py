@@ -37,6 +37,8 @@ class Plan:
     floats      node name -> why it stays in float
     scaled      tensor name -> the tensor of the user's that a product of the host makes it from, or from it
     synthetic   whether scales, or weights refined for them, come from random inputs
+    settings    those of `quantize` that the scales come from, where they are no defaults; None where nobody knows.
+                A note for the files made from the plan: plans of the same scales are equal whatever it says
     """
 
     platform: str
@@ -47,6 +49,7 @@ class Plan:
     floats: Mapping[str, str] = field(default_factory=dict)
     scaled: Mapping[str, str] = field(default_factory=dict)
     synthetic: bool = False
+    settings: Mapping[str, object] | None = field(default=None, compare=False)
 
     def with_tensors(self, tensors: Mapping[str, Affine]) -> Plan:
         """Return a copy with other `tensors`."""
@@ -57,7 +60,8 @@ class Plan:
 
         A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list, `group_size` where it
         is one for each group along that axis (then a list of lists, of the tensor's rank), `zero_point` where it is
-        not 0. `scaled` is left out where it is empty, `synthetic` where it is false.
+        not 0. `scaled` is left out where it is empty, `synthetic` where it is false, `settings` where they are not
+        known.
         """
         body = {
             "lingeronnx_plan": VERSION,
@@ -69,6 +73,7 @@ class Plan:
             "floats": dict(sorted(self.floats.items())),
             **({"scaled": dict(sorted(self.scaled.items()))} if self.scaled else {}),
             **({"synthetic": True} if self.synthetic else {}),
+            **({} if self.settings is None else {"settings": dict(sorted(self.settings.items()))}),
         }
         return json.dumps(body, indent=1) + "\n"
 
@@ -97,6 +102,7 @@ class Plan:
                 floats={str(k): str(v) for k, v in body.get("floats", {}).items()},
                 scaled={str(k): str(v) for k, v in body.get("scaled", {}).items()},
                 synthetic=bool(body.get("synthetic", False)),
+                settings=_settings(body, where),
             )
         except ConfigError:
             raise
@@ -113,6 +119,17 @@ def _check_first(body: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}: 'reads' holds {len(body['reads'])} entries; a tensor has one scale for all readers"
         )
+
+
+def _settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
+    """Return the settings that `body` notes; None where it notes none, as plans of 0.1 do."""
+    noted = body.get("settings")
+    if noted is not None and not isinstance(noted, dict):
+        raise ConfigError(
+            f"{where}: 'settings' is {json.dumps(noted)[:40]}; it holds settings by name, such as "
+            '{"calibrator": "max"}: drop it, or write the plan anew with --save-plan'
+        )
+    return noted
 
 
 def _entry(q: Affine) -> dict[str, object]:

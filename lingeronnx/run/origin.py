@@ -1,8 +1,8 @@
 """What an integer graph was made from, so that a comparison knows whether it is still as it was made.
 
 Written into its metadata under `KEY`: {"from": digest of the float model, "graph": its own, "settings": the settings of
-`quantize` that its scales come from, as far as they are no defaults}. Digests are of what the outputs are computed from
-(`graph.digests`), whatever nodes and inner tensors are called.
+`quantize` that its scales come from, as far as they are no defaults}; its plan carries these, too. Digests are of what
+the outputs are computed from (`graph.digests`), whatever nodes and inner tensors are called.
 """
 
 from __future__ import annotations

@@ -104,8 +104,12 @@ def _plan() -> _Schema:
                 "tensors beside a product of the host, and the model's tensors on its other side",
             ),
             "synthetic": _told(_TRUTH, "whether scales come from random inputs; left out where they do not"),
+            "settings": _told(
+                {"type": "object"},
+                "settings that the scales come from, where they are no defaults; left out where nobody knows",
+            ),
         },
-        ("executor", "transforms", "floats", "scaled", "synthetic"),
+        ("executor", "transforms", "floats", "scaled", "synthetic", "settings"),
     )
 
 

@@ -61,7 +61,8 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     else:
         taken, refused = [*taken, *costs(parts, plan.tensors, grids)], {}
         lines = summary(taken, missing, prepared.synthetic, conf.notes == "full")
-    plan = replace(plan, synthetic=is_synthetic(prepared.original) or (prepared.synthetic and bool(missing)))
+    invented = is_synthetic(prepared.original) or (prepared.synthetic and bool(missing))
+    plan = replace(plan, synthetic=invented, settings=conf.of_scales)
     return replace(
         Planned.of(prepared, parts, plan, [*lines, *notes]),
         ranges={name: (s.low, s.high) for name, s in scaled.items()},

@@ -64,7 +64,7 @@ def assign_scales(prepared: Prepared, observed: Observed) -> Planned:
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
     both = factors.combine(observed.even, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
-    plan = replace(plan, transforms=changed, scaled=alike, synthetic=prepared.synthetic)
+    plan = replace(plan, transforms=changed, scaled=alike, synthetic=prepared.synthetic, settings=conf.of_scales)
     if conf.bits < 16 and (wide := wide_states(parts, conf.state, target)):
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return replace(

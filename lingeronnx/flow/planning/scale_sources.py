@@ -57,7 +57,9 @@ def plain_scales(prepared: Prepared, progress: Progress | None = None, before: O
     before : as for `observe_model`.
     """
     fast = prepared.without_effort
-    return replace(assign_scales(fast, observe_model(fast, progress, before)), conf=prepared.conf)
+    planned = assign_scales(fast, observe_model(fast, progress, before))
+    plan = replace(planned.plan, settings=prepared.conf.of_scales)
+    return replace(planned, conf=prepared.conf, plan=plan)
 
 
 def _without_factors(prepared: Prepared, progress: Progress | None, wrong: Changed) -> Planned:

@@ -1,0 +1,63 @@
+"""A plan makes the file again, byte by byte: also the note of the settings that its scales come from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError
+from lingeronnx.flow.lower import plan_of
+from lingeronnx.graph import ir
+from lingeronnx.run.origin import made_with
+from tests import nets
+from tests.examples import first
+
+FIXED = {"type:Conv": {"calibrator": "percentile", "percentile": 99.5}, "y": {"scale": 8.0}}
+SETTINGS = (
+    {},
+    {"calibrator": "max"},
+    {"overrides": FIXED},
+    {"skip": ("y",), "fit": False},
+    {"platform": "generic", "mode": "max-value", "weight_scales": "channel", "effort": "fast"},
+    {"platform": "generic", "mode": "max-value", "activations": "asymmetric"},
+    {"platform": "generic", "bits": 16, "weight_bits": 4, "percentile": 99.5},
+)
+
+
+def again(text, **options):
+    """Quantize the residual net under the plan of this text; only what is no scale is said once more."""
+    plan = lo.Plan.from_json(text)
+    kept = {key: options[key] for key in ("effort", "fit") if key in options}
+    return nets.quantized(nets.residual(), plan=plan, platform=plan.platform, mode=plan.mode, **kept)
+
+
+@pytest.mark.parametrize("options", first(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults")
+def test_a_plan_makes_the_file_again(options):
+    """Law: whatever the settings, their plan alone gives the same bytes, and a plan of these bytes knows them."""
+    made = nets.quantized(nets.residual(), **options)
+    assert ir.to_bytes(again(made.plan.to_json(), **options).graph) == ir.to_bytes(made.graph)
+    assert plan_of(made.graph).settings == made.plan.settings == made_with(made.graph)
+    named = {key for key in options if key not in ("platform", "skip", "overrides")}
+    assert named <= made.plan.settings.keys()
+
+
+def test_a_plan_of_old_knows_no_settings():
+    """It is read, and neither it nor the file made from it makes any up."""
+    made = nets.quantized(nets.residual(), calibrator="max")
+    body = json.loads(made.plan.to_json())
+    assert body.pop("settings") == {"calibrator": "max"}
+    old = lo.Plan.from_json(json.dumps(body))
+    assert old.settings is None
+    assert old == made.plan
+    assert "settings" not in json.loads(old.to_json())
+    assert made_with(again(json.dumps(body)).graph) is None
+
+
+@pytest.mark.parametrize("settings", (["max"], "max", 3))
+def test_settings_are_a_record(settings):
+    """Anything else is refused in a line."""
+    body = json.loads(nets.quantized(nets.residual(), effort="fast").plan.to_json())
+    with pytest.raises(ConfigError, match="p.json: 'settings' is .*; it holds settings by name.*--save-plan"):
+        lo.Plan.from_json(json.dumps({**body, "settings": settings}), "p.json")
