@@ -169,7 +169,8 @@ def quantize(
         result = best.checked
     else:
         begin = _Beginning(found_from_anywhere(model), found_from_anywhere(calib), config, chosen)
-        goal = replace(goal, data=found_from_anywhere(goal.data), model=found_from_anywhere(goal.model))
+        found: dict[str, Any] = {key: found_from_anywhere(getattr(goal, key)) for key in ("data", "model")}
+        goal = replace(goal, **found)
         more: dict[str, Any] = {"progress": progress, "begin": begin, "cluster": cluster}
         result, _ = search(best, goal, minutes=budget, log=log, resume=resume, **more)
     if eval_data is not None:
