@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from ..analysis.sensitivity.journal import hashed
 from ..errors import ConfigError, ConstraintError
@@ -31,7 +30,7 @@ from ..run.data import Progress
 from .cost import cost_of
 from .goal import Goal
 from .ladder import Attempt
-from .records import record_of
+from .records import Record, record_of
 
 __all__ = ["Ahead", "AttemptMaker", "Begin", "header"]
 
@@ -59,13 +58,13 @@ class AttemptMaker:
         self._best: tuple[Attempt, Compared] = (Attempt(), base)
         self._calibrated: dict[str, Observed] = {}
 
-    def record(self, attempt: Attempt, float_value: float | None) -> tuple[dict[str, Any], Compared | None]:
+    def record(self, attempt: Attempt, float_value: float | None) -> tuple[Record, Compared | None]:
         """Make an attempt; return what goes to the log, and what was made, None where that is not allowed.
 
         float_value : the metric of the float model where it is known, which is not measured again.
         """
         began = time.monotonic()
-        record: dict[str, Any] = {"attempt": asdict(attempt)}
+        record: Record = {"attempt": asdict(attempt)}
         try:
             attempt_made = self.made(attempt)
             result = attempt_made.checked
@@ -130,7 +129,7 @@ class _Attempts:
     goal: Goal
     beginning: Mapping[str, object]
 
-    def start(self) -> Callable[[tuple[Attempt, float | None]], dict[str, Any]]:
+    def start(self) -> Callable[[tuple[Attempt, float | None]], Record]:
         """Return what makes one attempt and returns its record."""
         base = self.begin()
         for what, value in _beginning(base).items():
@@ -152,13 +151,11 @@ class Ahead:
     def __init__(self, base: Compared, goal: Goal, begin: Begin | None, cluster: str | None) -> None:
         self._cluster = cluster
         self._job = None if begin is None or cluster is None else _Attempts(begin, goal, _beginning(base))
-        self._records: dict[Attempt, dict[str, Any]] = {}
-        self._coming: Generator[tuple[Attempt, dict[str, Any]], None, None] | None = None
+        self._records: dict[Attempt, Record] = {}
+        self._coming: Generator[tuple[Attempt, Record], None, None] | None = None
         self._awaited: set[Attempt] = set()
 
-    def record(
-        self, attempt: Attempt, next_ones: Iterable[Attempt], float_value: float | None
-    ) -> dict[str, Any] | None:
+    def record(self, attempt: Attempt, next_ones: Iterable[Attempt], float_value: float | None) -> Record | None:
         """Return the record of an attempt; None without a cluster.
 
         Where it is not on its way, what is comes to its end, and it and `next_ones` are given out in its place.
@@ -178,7 +175,7 @@ class Ahead:
 
     def _given_out(
         self, job: _Attempts, attempts: Sequence[Attempt], float_value: float | None
-    ) -> Generator[tuple[Attempt, dict[str, Any]], None, None]:
+    ) -> Generator[tuple[Attempt, Record], None, None]:
         items = ((attempt, float_value) for attempt in attempts)
         with contextlib.closing(spread(job, items, cluster=self._cluster)) as records:
             yield from zip(attempts, records, strict=True)

@@ -82,7 +82,6 @@ def _convert() -> Iterator[tuple[str, str]]:
     for stem in ("conv_venus", "conv_generic", "conv_channel", "conv_zero_points", "attention_generic"):
         for form in STANDARD:
             yield f"{stem}_{form}.onnx", f"convert {stem}.onnx -o {stem}_{form}.onnx --to {form}"
-    yield "conv_groups_qdq.onnx", "convert conv_groups.onnx -o conv_groups_qdq.onnx --to qdq"  # the other has no blocks
 
 
 #: What is written, in this order: file or folder -> the command's words.
@@ -116,6 +115,7 @@ def options(stem: str) -> str:
 #: What commands write beside the file that is asked for, and no later version reads.
 LEFT_OUT = (
     "*_chip.onnx",
+    "*_chip[0-9].onnx",
     "again.onnx",
     "wish.onnx",
     "wish_search.html",

@@ -57,7 +57,10 @@ def told(result):
 
 
 def journal(path):
-    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in path.read_text().splitlines()]
+    return [
+        {key: value for key, value in json.loads(line).items() if key != "seconds"}
+        for line in path.read_text().splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
