@@ -46,7 +46,7 @@ def header(base: Compared, goal: Goal) -> dict[str, object]:
 def _beginning(base: Compared) -> dict[str, object]:
     return {
         "model": hashed(ir.to_bytes(base.planned.original)),
-        "plan (calibration data, settings)": hashed(base.planned.plan.to_json().encode()),
+        "plan (calibration data, settings)": hashed(base.planned.plan.content),
     }
 
 
