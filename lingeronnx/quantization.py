@@ -32,6 +32,7 @@ from .flow import (
     with_finer_scales,
     without_losing_stages,
 )
+from .flow.assign import idle_overrides
 from .flow.prepare.settings import configured
 from .graph import ir
 from .plan import Plan
@@ -211,11 +212,11 @@ def _narrowest(config: QuantConfig | str | os.PathLike[str] | None, settings: Ma
 def _in_parts(best: Compared, progress: Progress | None) -> Compared:
     """Return `best` with what no part for the chip can do on the host; what moved is a model to choose methods for."""
     moved = with_chip_parts(best, progress)
-    if moved is best:
-        return best
-    if moved.prepared.conf.effort == "best":
-        moved = with_best_effort(moved, progress)
-    return without_losing_stages(moved, progress)
+    if moved is not best:
+        moved = with_best_effort(moved, progress) if moved.prepared.conf.effort == "best" else moved
+        moved = without_losing_stages(moved, progress)
+    idle = idle_overrides(moved.prepared)
+    return moved.with_notes(idle) if idle else moved
 
 
 def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progress: Progress | None) -> Compared:
