@@ -131,5 +131,5 @@ def _grouped(
         lead = concat[0] if concat else group[0]
         behind = {p for name in group for p in parents[name]} - set(group)
         follows = any(p in by_layer and by_layer[p].kind == by_layer[lead].kind for p in behind)
-        weight = by_layer[lead].weight * (_FOLLOWS if follows else 1)
+        weight = max(by_layer[name].weight for name in group) * (_FOLLOWS if follows else 1)
         yield replace(by_layer[lead], weight=weight, also=tuple(name for name in group if name != lead))
