@@ -110,9 +110,10 @@ class FloatSource:
         if self._doubled is None or self._doubled[0] != held:
             graph, names = doubled(self.graph, {name: held[name] for name in ends}, real)
             self._doubled = dict(held), FloatRunner(graph, {*names}), names
-        _, runner, names = self._doubled
-        inputs = {name: array for name, array in feeds.items() if name in {spec.name for spec in self.inputs}}
-        return {names[name]: array for name, array, _ in runner.run(inputs) if isinstance(array, np.ndarray)}
+        _, runner, stands_for = self._doubled
+        known = {spec.name for spec in self.inputs}
+        inputs = {name: array for name, array in feeds.items() if name in known}
+        return {stands_for[name]: array for name, array, _ in runner.run(inputs)}
 
     def node(self, name: str) -> ir.Node | None:
         """Return the node that writes a tensor."""

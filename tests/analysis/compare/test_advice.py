@@ -5,7 +5,9 @@ import onnx
 import pytest
 
 from benchmarks.planted_faults import KINDS, SHARED, _inner, _Weights, concat_scale, dense_net, judged, resnet
-from lingeronnx.analysis.compare.compare import compare
+from lingeronnx.analysis.compare.advice import advise
+from lingeronnx.analysis.compare.join import join
+from lingeronnx.analysis.compare.sources import source
 from lingeronnx.graph.digests import whole
 from lingeronnx.run.origin import note_made
 from lingeronnx.run.session import Session
@@ -35,16 +37,14 @@ def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
     values, cut = Session(dense.model).run([nodes[0].output[0], nodes[1].output[0]], {dense.input: dense.calib})
     channel, gain = int(cut.max(axis=(0, 2, 3)).argmax()), 600.0
     _Weights(proto).affine(nodes[0], channel, gain, 15 * float(cut.max()) - gain * float(values[:, channel].max()))
-    model, graph = dense.quantized(proto)
-    assert compare(model, graph, dense.data).findings[0].kind == "scale too small"
-    for settings, kind in (
-        ({"calibrator": "max"}, "outlier activation"),
-        ({"overrides": {"scores": {"scale": 8.0}}}, "scale too small"),
-    ):
-        note_made(graph, whole(model), settings)
-        first = compare(model, graph, dense.data).findings[0]
-        assert first.kind == kind
-        assert kind == "scale too small" or first.layer == nodes[0].output[0]
+    joined = join(*map(source, dense.quantized(proto)), dense.data)
+    unknown = advise(joined, dense.data)[0]
+    assert unknown.kind == "scale too small"
+    for settings, named in (({"calibrator": "max"}, False), ({"overrides": {"scores": {"scale": 8.0}}}, True)):
+        note_made(joined.other.graph, whole(joined.base.graph), settings)
+        first = advise(joined, dense.data)[0]
+        assert (first.kind == unknown.kind) == named
+        assert named or first.options == ("--effort normal",)
 
 
 @pytest.mark.deep
