@@ -60,7 +60,7 @@ def test_each_file_is_opened_once(files, tmp_path, monkeypatch):
     lo.report(home / "m.onnx", home / "q.onnx", home / "d.npz", tmp_path, limit=8)
     assert sorted(opened) == ["m.onnx", "q.onnx"]
     body = json.loads((tmp_path / "report.json").read_text())
-    assert body["compare"]["models"] == ["m.onnx", "q.onnx"]
+    assert body["compare"]["names"] == ["m.onnx", "q.onnx"]
     monkeypatch.undo()
     assert body["check"] == json.loads(json.dumps(plain(lo.check(home / "q.onnx").to_dict())))
 

@@ -62,9 +62,11 @@ def _read_instead(value: ir.Value, other: ir.Value) -> None:
 def _cut(graph: ir.Graph, value: ir.Value, form: StoredForm, like: np.ndarray, taken: set[str]) -> ir.Value:
     """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
     for op_type, end in zip(("Max", "Min"), form.ends(like.ndim), strict=True):
-        bound = ir.add_initializer(graph, _new(f"{value.name}_{op_type}", taken), end.astype(like.dtype))
+        most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
+        bound = np.clip(end, -most, most).astype(like.dtype)
+        constant = ir.add_initializer(graph, _new(f"{value.name}_{op_type}", taken), bound)
         name = _new(f"{value.name}_cut", taken)
-        graph.graph.append(ir.make_node(op_type, [value, bound], output=name, name=name, like=value))
+        graph.graph.append(ir.make_node(op_type, [value, constant], output=name, name=name, like=value))
         value = graph.graph[-1].outputs[0]
     return value
 
