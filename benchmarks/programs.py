@@ -47,7 +47,8 @@ CHIPS = ("venus", "arcs", "venusA")
 START, END = "<!-- written by benchmarks/programs.py -->\n", "<!-- up to here -->"
 _HEAD = (
     "model", "chip", "chip parts", "MACs on the chip", "least dB", "host float operations", "RAM", "flash", "psram",
-    "stack M4", "stack RV32", "proved", "integers that differ", "host parts within", "sanitizers",
+    "stack M4", "stack RV32", "proved", "integers that differ", "from the same states", "counts from a tie",
+    "host parts within", "sanitizers",
 )  # fmt: skip
 
 
@@ -195,7 +196,8 @@ def _line(told: dict[str, Any]) -> list[str]:
     return [
         *start, f"{told['chip_parts']}{packages}", f"{told['macs']:.1%}", level, f"{told['operations']:,}", ram, flash,
         f"{told['psram']:,}", *("-" if core is None else f"{core['run']:,}" for core in cores), proved,
-        f"{told['differing']} of {told['integers']:,}", f"{told['host']:.1g}",
+        f"{told['differing']} of {told['integers']:,}", f"{told.get('fallen', told['differing'])}",
+        f"{told['tie']:.1g}" if told["differing"] else "-", f"{told['host']:.1g}",
         told.get("sanitized", "-").partition(":")[0],
     ]  # fmt: skip
 

@@ -163,7 +163,7 @@ class Board:
             _write(made / f"{self.stem}.h", header(self.stem, self.target.name, self.ports))
         else:
             lines = constants(self.stem, self.ports) if self.cut.alone else []
-            write_program(made, self.program, self.calls[0], self.many, "\n".join(lines))
+            write_program(made, self.program, self.calls, self.many, "\n".join(lines))
         self._write_golden(made / "golden")
         return commands
 

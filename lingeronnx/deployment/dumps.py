@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ __all__ = [
     "Dumped",
     "dump_name",
     "dump_text",
+    "gap",
+    "range_of",
     "raw",
     "read_folder",
     "read_log",
@@ -82,6 +84,23 @@ class Dumped:
             return self.data == raw(array)
         assert self.values is not None
         return self.values.size == array.size and bool(np.array_equal(self.values, array.reshape(-1)))
+
+
+def range_of(arrays: Iterable[np.ndarray]) -> float:
+    """Return the range of a float tensor from what it was in several calls: the largest magnitude of a finite number.
+
+    What a host part may be off, `HOST_TOLERANCE`, is a fraction of it. All calls that are known count: an output may
+    be nearly 0 in one of them, as a detector's scores where there is nothing to see.
+    """
+    return max((float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) for array in arrays), default=0.0)
+
+
+def gap(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Return how far each float is from the one it should be; infinite where only one of them is no number."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(have - want)
+    same = (have == want) | (np.isnan(have) & np.isnan(want))
+    return np.where(same, np.float32(0), np.where(np.isnan(apart), np.float32(np.inf), apart))
 
 
 def raw(array: np.ndarray) -> bytes:

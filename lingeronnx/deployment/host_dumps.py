@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .dumps import HOST_TOLERANCE, Dumped, short
+from .dumps import HOST_TOLERANCE, Dumped, gap, range_of, short
 from .simulated import Graph, SampleRun
 
 __all__ = ["HostDump", "host_dumps"]
@@ -36,11 +36,7 @@ class HostDump:
             return np.ones(self.want.shape, bool)
         if self.want.dtype.kind != "f":
             return np.asarray(self.have != self.want)
-        finite = self.want[np.isfinite(self.want)]
-        with np.errstate(invalid="ignore"):
-            near = np.abs(self.have - self.want) <= HOST_TOLERANCE * np.abs(finite).max(initial=0.0)
-        same = (self.have == self.want) | (np.isnan(self.have) & np.isnan(self.want))
-        return np.asarray(~(near | same))
+        return np.asarray(gap(self.have, self.want) > HOST_TOLERANCE * range_of([self.want]))
 
 
 def host_dumps(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> list[HostDump]:

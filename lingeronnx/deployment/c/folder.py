@@ -51,15 +51,17 @@ def crcs_of(made: Path, program: BoardProgram) -> dict[str, int]:
     return {part.name: _crc(made, part) for part in program.packages}
 
 
-def write_program(made: Path, program: BoardProgram, runs: Sequence[PartRun], many: bool, constants: str) -> None:
-    """Write the program's C. runs : one call, for the self-test. constants : macros of a chip part's ports."""
+def write_program(
+    made: Path, program: BoardProgram, calls: Sequence[Sequence[PartRun]], many: bool, constants: str
+) -> None:
+    """Write the program's C. calls : golden ones, for the self-test. constants : macros of a chip part's ports."""
     packages = package_files(program, many)
     stem = program.stem
     texts = {
         f"{stem}.h": model_h(program, len(packages), constants),
         f"{stem}.c": model_c(program, crcs_of(made, program)),
         f"{stem}_host.h": host_header(program),
-        f"{stem}_selftest.c": selftest_c(program, vectors_of(program, runs)),
+        f"{stem}_selftest.c": selftest_c(program, [vectors_of(program, runs) for runs in calls]),
         "main.c": main_c(program),
     }
     for part in program.functions:

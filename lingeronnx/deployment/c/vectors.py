@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...run.in_parts import PartRun
-from ..dumps import HOST_TOLERANCE
+from ..dumps import HOST_TOLERANCE, range_of
 from .program import BoardProgram, ChipPart, c_type
 from .source import filled, substitutions
 
-__all__ = ["PartVector", "host_tolerance", "selftest_c", "vectors_of"]
+__all__ = ["PartVector", "selftest_c", "vectors_of"]
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ def vectors_of(program: BoardProgram, runs: Sequence[PartRun]) -> list[PartVecto
     return found
 
 
-def host_tolerance(array: np.ndarray) -> float:
-    """Return how far a host part's output may be from `array`; 0 for what is no float."""
-    if array.dtype != np.float32 or not array.size:
+def _tolerance(arrays: Sequence[np.ndarray]) -> float:
+    """Return how far an output of a host part, which was `arrays` in the calls, may be off; 0 for what is no float."""
+    if arrays[0].dtype != np.float32 or not arrays[0].size:
         return 0.0
-    finite = np.abs(array[np.isfinite(array)])
-    return max(float(finite.max(initial=0.0)) * HOST_TOLERANCE, 1e-30)
+    return max(range_of(arrays) * HOST_TOLERANCE, 1e-30)
 
 
-def selftest_c(program: BoardProgram, vectors: Sequence[PartVector]) -> str:
-    """Return model_selftest.c."""
+def selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]) -> str:
+    """Return model_selftest.c: the first of `calls`; ranges are those of all of them."""
     arrays, tables, rows, room, most = [], [], [], 16, 1
-    for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
+    for number, (part, *seen) in enumerate(zip(program.parts, *calls, strict=True)):
+        vector = seen[0]
         if part.first != part.name:
             continue  # what is equal is tried once
         names: dict[str, list[str]] = {"in": [], "out": []}
@@ -59,7 +59,8 @@ def selftest_c(program: BoardProgram, vectors: Sequence[PartVector]) -> str:
                 name = f"{part.name}_{word}{index}"
                 names[word].append(name)
                 arrays.append(_array(name, array))
-        tolerances = [0.0 if isinstance(part, ChipPart) else host_tolerance(a) for a in vector.outputs]
+        outputs = zip(*(one.outputs for one in seen), strict=True)
+        tolerances = [0.0 if isinstance(part, ChipPart) else _tolerance(made) for made in outputs]
         for word in ("in", "out"):
             listed = ", ".join(names[word]) or "NULL"
             tables.append(f"static const void *const {part.name}_{word}[] = {{{listed}}};")

@@ -37,6 +37,19 @@ def gap():
     return net.graph(net.node("Softmax", net.linear(flat, (512, 5)), axis=1, out="y"))
 
 
+def faint():
+    """One chip part, and exponentials of what it gives on the host: nearly 0 where the input is far below it."""
+    net = nets.Net(3, 8, 8, seed=4)
+    same = net.const(np.eye(3, dtype=np.float32)[:, :, None, None])
+    return net.graph(net.node("Exp", net.node("Conv", "x", same), out="y"))
+
+
+def faint_calls():
+    """Return two calls of `faint`: outputs are 3e-4 at most in the first one, and up to some 7 in the second."""
+    rng = np.random.default_rng(0)
+    return [{"x": (low - rng.random((1, 3, 8, 8)) * 4).astype(np.float32)} for low in (-8, 2)]
+
+
 def plain():
     """One chip part and nothing else."""
     net = nets.Net(3, 8, 8, seed=3)

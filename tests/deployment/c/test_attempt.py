@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lingeronnx.deployment.c import attempt as module
 from lingeronnx.deployment.c import build, host
 from lingeronnx.deployment.c.attempt import Proof, attempt, library, replayed
 from lingeronnx.deployment.c.attempt import _hosts as hosts
 from lingeronnx.deployment.c.attempt import sources as c_files
 from lingeronnx.deployment.c.folder import crcs_of
+from lingeronnx.deployment.c.program import ChipPart
 from lingeronnx.deployment.c.vectors import vectors_of
 from lingeronnx.errors import ConfigError
+from lingeronnx.run.in_parts import PartRun
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.ops.test_recurrent_forms import streaming
@@ -152,6 +155,39 @@ def test_the_range_of_a_host_part_is_that_of_all_calls(gap, fails):
     assert found.host == pytest.approx(gap, rel=0.02)
     assert bool(found.failed) == fails
     assert all("output 'y' is 1.2e-05 of its range" in text for text in found.failed)
+
+
+class Drifting:
+    """A host part that adds half a count, or nearly that, to a state; a chip part that quantizes that."""
+
+    chip, host = SimpleNamespace(name="chip1", chip=True), SimpleNamespace(name="host1", chip=False)
+
+    def __init__(self, step):
+        self.step = np.float32(step)
+
+    def sample(self, given):
+        v = given["s"] * np.float32(0.5) + self.step
+        q = np.floor(v + np.float32(0.5)).astype(np.int8)
+        made = {"t": v * np.float32(0.5) + q * np.float32(2)}
+        return [PartRun(self.host, given, {"v": v}, []), PartRun(self.chip, {"v": v}, made, [("q", q, None)])]
+
+
+def test_a_tie_in_a_stream_moves_what_comes_later(monkeypatch):
+    """From the same states one integer differs, next to a tie; a plain run that keeps its own states drifts away."""
+    array = lambda name: SimpleNamespace(tensor=name, shape=(1,), dtype="float32")  # noqa: E731
+    chip = ChipPart("chip1", "chip1", 0, "", None, None, (SimpleNamespace(tensor="q", shift=0),), (), (array("v"),), (),
+                    (True,), ())  # fmt: skip
+    program = SimpleNamespace(
+        parts=[SimpleNamespace(), chip], states=((array("s"), array("t")),), outputs=(), prefix="m"
+    )
+    monkeypatch.setattr(module, "vectors_of", lambda *given: [])
+    monkeypatch.setattr(module, "_wrong", lambda *given: [])
+    running, found = SimpleNamespace(run=lambda given: (0, {}), reset=lambda: None), Proof()
+    module._calls(found, program, running, Drifting(0.5 + 5e-7), Drifting(0.5 - 1e-6), [{}] * 5)
+    assert (found.integers, found.fallen) == (5, 1)
+    assert found.differing > 2
+    assert 0 < found.tie < 1e-5
+    assert "where a call begins with the same states, 1;" in found.lines()[1]
 
 
 # ---- without Python --------------------------------------------------------------------------------------------------

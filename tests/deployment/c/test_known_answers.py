@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from lingeronnx.deployment import verify
@@ -24,7 +25,19 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("user")
-    found = programs.made(place / "board", programs.gap(), nets.samples(programs.gap(), 24), "gap", samples=3)
+    return packed(
+        programs.made(place / "board", programs.gap(), nets.samples(programs.gap(), 24), "gap", samples=3), place
+    )
+
+
+@pytest.fixture(scope="module")
+def faint(tmp_path_factory):
+    place = tmp_path_factory.mktemp("faint")
+    return packed(programs.made(place / "board", programs.faint(), programs.faint_calls(), "faint", samples=2), place)
+
+
+def packed(found, place):
+    """Put the stand-in's library and packages where `run` looks for them."""
     library = place / "thinker"
     shutil.copytree(build.stand_in(), library / "include")
     (library / "lib").mkdir()
@@ -32,7 +45,7 @@ def made(tmp_path_factory):
         [(build.stand_in() / "standin.c", ("-fPIC", f"-I{build.stand_in()}"))], library / "lib/libthinker.so"
     )
     vectors = [vectors_of(found.program, call) for call in found.calls]
-    (found.folder / "gap.pkg").write_bytes(b"".join(blobs(found.program, found.folder, vectors)))
+    (found.folder / f"{found.program.stem}.pkg").write_bytes(b"".join(blobs(found.program, found.folder, vectors)))
     return found
 
 
@@ -40,7 +53,8 @@ def run(folder, *words):
     """Build with make in a folder beside the library, run the test with `words`; return its last line."""
     library = folder.parent / "thinker"
     subprocess.run(["make", "-s", f"THINKER={library}"], cwd=folder, check=True, capture_output=True)
-    words = ["./gap_test", *map(str, words), "gap.pkg"]
+    stem = next(folder.glob("*.pkg")).stem
+    words = [f"./{stem}_test", *map(str, words), f"{stem}.pkg"]
     env = {"LD_LIBRARY_PATH": str(library / "lib")}
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=env)
     return (done.stdout.splitlines() or [""])[-1]
@@ -104,6 +118,19 @@ def test_a_wrong_border_is_named(made, tmp_path):
     found = verify(folder / "gap.onnx", folder / "golden/0/model_input.npz", dump=dump)
     assert isinstance(found.first.found, int)
     assert "rounding" in {cause.kind for cause in found.first.causes}
+
+
+@pytest.mark.parametrize("off, end", ((0.5e-5, "PASS: 2 calls"), (2e-5, "FAIL: call 0, host1 by itself, output 0")))
+@pytest.mark.parametrize("file", ("host1/output0.bin", "model_output0.bin"))
+def test_floats_are_measured_by_the_range_of_all_calls(faint, tmp_path, off, end, file):
+    """What is far off in a call where all is nearly 0 is near in the range of the calls: of parts and of the whole."""
+    folder = changed(faint, tmp_path, "main.c", lambda text: text + "\n")
+    wanted = [np.fromfile(folder / f"golden/{call}/{file}", np.float32) for call in range(2)]
+    assert wanted[0].max() < 1e-3 * wanted[1].max()
+    wanted[0][0] += off * wanted[1].max()
+    wanted[0].tofile(folder / "golden/0" / file)
+    end = end.replace("host1 by itself, output 0", "output out_y") if file.startswith("model") else end
+    assert run(folder).startswith(end)
 
 
 def test_sizes_that_differ(made, tmp_path):

@@ -72,16 +72,26 @@ static int read_array(const char *folder, int call, const char *what, int number
     exit(1);
 }
 
+/* The range of an output that is floats: the largest magnitude of all golden calls, since one may be nearly 0. */
+static double range_of(const char *folder, const char *what, int number, float *into, size_t count)
+{
+    float high = 0.0f;
+    size_t i;
+    int call;
+    for (call = 0; read_array(folder, call, what, number, into, count * sizeof(float)); call++) {
+        for (i = 0; i < count; i++) {
+            if (isfinite(into[i]) && fabsf(into[i]) > high) high = fabsf(into[i]);
+        }
+    }
+    return (double)high;
+}
+
 /* Compare floats with what they must be; returns 1 and says where, when they are not. */
 static int differs(int call, const char *name, const float *have, const float *want, size_t count, double tolerance,
                    float *largest)
 {
-    float high = 0.0f, within;
+    float within = (float)tolerance;
     size_t i;
-    for (i = 0; i < count; i++) {
-        if (isfinite(want[i]) && fabsf(want[i]) > high) high = fabsf(want[i]);
-    }
-    within = high * (float)tolerance;
     for (i = 0; i < count; i++) {
         float gap = fabsf(have[i] - want[i]);
         if (have[i] == want[i] || (isnan(have[i]) && isnan(want[i]))) continue;
@@ -95,15 +105,23 @@ static int differs(int call, const char *name, const float *have, const float *w
     return 0;
 }
 
-/* Run each part on its golden inputs; returns 1 and says which part is wrong, when one is. */
-static int parts_differ(const char *golden, int call)
+/* Run part `k` on its golden inputs of each call; returns 1 and says where it is wrong, when it is. */
+static int part_differs(const char *golden, int k, int calls)
 {
+    const part_files *part = &files[k];
     const void *inputs[$most];
     void *outputs[$most];
+    double spans[$most];
     char path[1024], what[64];
-    int k, i, rc;
-    for (k = 0; k < ${UP}_PARTS; k++) {
-        const part_files *part = &files[k];
+    int call, i, rc;
+    snprintf(path, sizeof path, "%soutput", part->folder);
+    for (i = 0; i < part->outputs; i++) {
+        /* the union aligns them */
+        float *into = (float *)(void *)(room.bytes + (64 - (uintptr_t)room.bytes % 64) % 64);
+        uint32_t bytes = part->bytes[part->inputs + i];
+        spans[i] = part->floats[i] ? range_of(golden, path, i, into, bytes / sizeof(float)) : 0.0;
+    }
+    for (call = 0; call < calls; call++) {
         unsigned char *at = room.bytes + (64 - (uintptr_t)room.bytes % 64) % 64;
         float largest = 0.0f;
         for (i = 0; i < part->inputs; i++) {
@@ -134,9 +152,8 @@ static int parts_differ(const char *golden, int call)
                 return 1;
             }
             if (part->floats[i]) {
-                /* the union aligns them */
                 if (differs(call, what, (const float *)outputs[i], (const float *)(const void *)at,
-                            bytes / sizeof(float), HOST_TOLERANCE, &largest)) {
+                            bytes / sizeof(float), spans[i] * HOST_TOLERANCE, &largest)) {
                     return 1;
                 }
             } else if (memcmp(outputs[i], at, bytes) != 0) {
@@ -170,7 +187,7 @@ int main(int argc, char **argv)
 {
     ${p}_package packages[${UP}_PACKAGES];
     const char *golden = "golden";
-    int given = 0, i, rc, call = 0, bad = 0;
+    int given = 0, i, rc, call = 0, calls = 0, bad = 0;
     float largest = 0.0f;
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--golden") == 0 && i + 1 < argc) {
@@ -203,13 +220,14 @@ int main(int argc, char **argv)
                rc > 0 ? "the first bad part, counted from 1" : "a return code", ${p}_executor_status());
         return 1;
     }
-    while (dump_folder == NULL && stop == ${UP}_PARTS && read_call(golden, call)) {
-        if (parts_differ(golden, call++)) return 1;
+    while (read_call(golden, calls)) calls++;
+    for (i = 0; i < ${UP}_PARTS && dump_folder == NULL && stop == ${UP}_PARTS; i++) {
+        if (part_differs(golden, i, calls)) return 1;
     }
+    read_ranges(golden);
 #ifdef ${UP}_WATCH
     if (dump_folder != NULL || stop != ${UP}_PARTS) ${p}_watch(write_dump);
 #endif
-    call = 0;
     ${p}_reset();
     while (read_call(golden, call)) {
         rc = ${p}_run($arguments);
