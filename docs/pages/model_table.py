@@ -51,7 +51,7 @@ def page() -> str:
 
 def rows() -> Iterator[list[str]]:
     """Yield the cells of each model on each target, in the order of the promises."""
-    memory = {(_short(r[0]), r[1]): r[6:9] for r in _table("programs.md", 15)}
+    memory = {(_short(r[0]), r[1]): r[6:9] for r in _table("programs.md", 17)}
     cycles = {_short(r[0]): r[4] for r in _table("latency.md", 10)}
     promised: dict[tuple[str, str], dict[str, str]] = {}
     for model, target, settings, measure, value, *_ in _table("promises.md", 7):

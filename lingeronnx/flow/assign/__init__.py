@@ -5,7 +5,7 @@ inequalities of the target (`legalize`). Which power of two a scale becomes is d
 no graph. Must not know: stages, reports.
 """
 
-from .choice import ScaleChoice
+from .choice import ScaleChoice, idle_overrides
 from .legalize import UnheldScale, legalize
 from .output_bits import widen
 from .scales import assign, wishes
@@ -16,6 +16,7 @@ __all__ = [
     "SharedScale",
     "UnheldScale",
     "assign",
+    "idle_overrides",
     "legalize",
     "soft_rows",
     "shared_scales",

@@ -9,16 +9,18 @@ from typing import Any
 from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
-from ...plan.config import QuantConfig, group_size
+from ...plan.config import group_size
 from ...targets import Target
 from ..observe.statistics import TensorStats, Through
 from ..partition import Partition
 from ..prepare.preparation import Prepared
-from ..prepare.selectors import Selectors
 from ..prepare.states import wide_states
 from .calibrators import best_scale, best_window
 
-__all__ = ["ScaleChoice", "TensorSetting", "choice_for", "choice_of"]
+__all__ = ["ScaleChoice", "TensorSetting", "choice_for", "choice_of", "idle_overrides"]
+
+#: What an override says of a layer, not of the tensor that it gives.
+_OF_LAYERS = {"weight_bits", "out_bits"}
 
 
 @dataclass(frozen=True)
@@ -115,24 +117,27 @@ def choice_for(prepared: Prepared, parts: Partition) -> ScaleChoice:
     """Return how the scales of `parts` are chosen."""
     conf = prepared.conf
     wide = wide_states(parts, conf.state, prepared.target) if conf.bits < 16 else []
-    return choice_of(prepared.selectors(parts.graph), parts, conf, prepared.target, wide)
+    return choice_of(prepared, parts, wide)
 
 
-def choice_of(
-    selectors: Selectors, parts: Partition, conf: QuantConfig, target: Target, wide: Sequence[str]
-) -> ScaleChoice:
-    """Return the settings of `conf`, with the overrides resolved to tensors and weights of the selectors' graph.
+def choice_of(prepared: Prepared, parts: Partition, wide: Sequence[str]) -> ScaleChoice:
+    """Return the settings of `prepared`, with the overrides resolved to tensors and weights of the graph of `parts`.
 
     wide : tensors and weights that have 16 bits where no override says otherwise. Weights that were told fewer bits
-    than `target` has in their layer have the least that it has everywhere.
+    than the target has in their layer have the least that it has everywhere. What an override says of a layer that
+    moved to the host is left out: `idle_overrides` tells it.
     """
+    conf, target, selectors = prepared.conf, prepared.target, prepared.selectors(parts.graph)
     own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide}
     by_output = {ir.written_name(node): node for node in selectors.graph.graph}
     for selector, override in conf.overrides.items():
         settings = override.settings
         for name in selectors.tensors(selector):
-            own.setdefault(name, {}).update({k: v for k, v in settings.items() if k != "weight_bits"})
-            weights = _weights(by_output.get(name), parts.ops) if "weight_bits" in settings else []
+            node = by_output.get(name)
+            moved = node is not None and str(node.name) in prepared.moved
+            of_layers = _OF_LAYERS if moved else {"weight_bits"}
+            own.setdefault(name, {}).update({k: v for k, v in settings.items() if k not in of_layers})
+            weights = _weights(node, parts.ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
     stay = _stay_wide(parts, own, conf.weight_bits, target)
@@ -150,6 +155,24 @@ def choice_of(
         refined=conf.effort != "fast",
         wide=stay,
     )
+
+
+def idle_overrides(prepared: Prepared) -> list[str]:
+    """Return a line for each override of a tensor whose layer moved to the host, where it says nothing to the chip.
+
+    What it says of the tensor still holds where a layer of the chip reads that.
+    """
+    found, parts = [], prepared.parts
+    by_output = {ir.written_name(node): str(node.name) for node in parts.graph.graph}
+    selectors = prepared.selectors(parts.graph) if prepared.conf.overrides else None
+    for selector, override in prepared.conf.overrides.items():
+        for name in selectors.tensors(selector) if selectors is not None else ():
+            why = prepared.moved.get(by_output.get(name, ""))
+            idle = override.settings.keys() & (_OF_LAYERS if name in parts.activations else override.settings.keys())
+            if why is not None and idle:
+                what = ", ".join(f"{key} {override.settings[key]}" for key in override.settings if key in idle)
+                found.append(f"override '{selector}': '{name}' is computed by the host ({why}); {what} has no effect")
+    return found
 
 
 def _stay_wide(

@@ -68,6 +68,20 @@ class Methods:
         """Return what is done for a weight held as `q`: with few bits, `all` as well."""
         return replace(self.all(), means=self.means, block=self.block) if q.bits <= _FEW_BITS else self
 
+    def alike(self, other: Methods, parts: Partition, plan: Plan) -> bool:
+        """Whether `other` does the same to every layer of `parts`.
+
+        So it is where all weights have few bits, or where `behind` finds no sum.
+        """
+        layers = refinable(parts)
+        sums = _sums(parts, layers)
+
+        def done(methods: Methods, name: str) -> Methods:
+            own = methods.on(plan.tensors[ir.read_name(layers[name], 1)])
+            return replace(own, behind=own.behind and name in sums)
+
+        return all(done(self, name) == done(other, name) for name in layers)
+
 
 def walk_bytes(model: ir.Graph) -> int:
     """Return the bytes that a walk keeps of one sample: inputs as they come and joined, some tensors of 8 bits."""

@@ -39,7 +39,7 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = observe_model(prepared.without_effort, progress).stats
-    own = choice_of(prepared.selectors(parts.graph), parts, conf, target, ())
+    own = choice_of(prepared, parts, ())
     ranged = range_factors(parts, shared, {}, target, choice=own, search=False)
     factors.apply(parts, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}

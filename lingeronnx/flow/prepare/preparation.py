@@ -124,6 +124,12 @@ class Prepared:
         vars(changed).update({name: runner for name, runner in vars(self).items() if name == "runner"})
         return changed
 
+    @cached_property
+    def moved(self) -> dict[str, str]:
+        """{node: why} of what the host computes though the chip could, and though nobody asked for it."""
+        able = self.with_host({}).parts.ops
+        return {name: why for name, why in self.parts.floats.items() if name in able}
+
     def with_host(self, nodes: Mapping[str, str]) -> Prepared:
         """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
         return replace(

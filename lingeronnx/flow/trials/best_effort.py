@@ -130,7 +130,7 @@ def _with_scales(trials: CrossValidation, best: TriedPlan, progress: Progress | 
 def _refining(**switch: bool) -> _Method:
     def method(trials: CrossValidation, best: TriedPlan, progress: Progress | None) -> _Tried:
         methods = replace(best.methods, **switch)
-        if methods == best.methods:
+        if best.methods.alike(methods, best.planned.parts, best.planned.plan):
             return None
         return trials.beside(best, best.planned, methods, ERRORS, progress)
 

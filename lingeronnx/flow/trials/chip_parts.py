@@ -13,7 +13,6 @@ from ...ops.macs import macs
 from ...run.data import Progress
 from ..planning.refinement import refined
 from ..planning.scale_sources import plan_for
-from ..prepare.preparation import Prepared
 from ..report.comparison import Compared, compared
 from .departures import ROUNDS, Departures
 from .evidence import levels
@@ -110,7 +109,7 @@ def _with_layers(best: Compared, progress: Progress | None) -> Compared:
     prepared = best.prepared
     told = told_host(prepared)
     names = [str(node.name) for node in prepared.graph.graph if macs(node) and str(node.name) not in told]
-    layers = {name for name in names if _moved(prepared, name)}
+    layers = prepared.moved.keys() & names
     if not layers:
         return best
     floats = {name: why for name, why in prepared.parts.floats.items() if name not in layers}
@@ -119,10 +118,3 @@ def _with_layers(best: Compared, progress: Progress | None) -> Compared:
     if max(lost, default=0.0) > _LOSS or not other.result.report.program.runs:
         return best
     return other
-
-
-def _moved(prepared: Prepared, name: str) -> bool:
-    """Whether a node is the host's by evidence alone: nobody asked for it, and the chip could compute it."""
-    if name not in prepared.parts.floats or name in prepared.skip:
-        return False
-    return name not in prepared.with_host({}).parts.floats

@@ -1,15 +1,19 @@
 """Refinement: on the plan's grid, with less mean error and less error altogether."""
 
 import numpy as np
+import pytest
 
 from lingeronnx.api import quantize
+from lingeronnx.flow import plan_for, prepare, refined
 from lingeronnx.flow.lower import lower
+from lingeronnx.flow.methods.refine import Methods
 from lingeronnx.flow.partition import Partition
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.part import chip_part
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import VENUS
+from tests import nets
 from tests.nets import Net
 
 
@@ -43,6 +47,45 @@ def test_refined_integers_are_closer_on_unseen_data():
         measure.add(want, session.run(["y"], test)[0])
         errors.append(measure.mse)
     assert errors[1] < 0.8 * errors[0]
+
+
+def _weights(planned, methods):
+    constants = refined(planned, methods).graph.initializers
+    return {name: value.const_value.numpy().tobytes() for name, value in constants.items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "bits", "idle"),
+    [(net, 4, {"aim", "behind", "descend"}), (net, 8, set()), (nets.plain, 8, {"behind"})],
+)
+def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
+    """With 4 bits all but `block` is done anyway; without a sum there is nothing to make up for."""
+    graph = model()
+    feed = {"x": smooth(32, 0)} if model is net else nets.samples(graph, 32)
+    planned = plan_for(prepare(graph, feed, None, {"platform": "generic", "weight_bits": bits}))
+    plain = _weights(planned, Methods())
+    methods = {switch: Methods(**{switch: True}) for switch in ("aim", "behind", "descend", "block")}
+    assert {name for name, other in methods.items() if Methods().alike(other, planned.parts, planned.plan)} == idle
+    assert all(_weights(planned, methods[name]) == plain for name in idle)
+    if bits == 8:
+        assert _weights(planned, methods["descend"]) != plain
+
+
+def test_one_layer_of_8_bits_makes_a_difference():
+    """Where a single weight has more bits than 4, methods that move it are another thing."""
+    settings = {"platform": "generic", "weight_bits": 4, "overrides": {"y": {"weight_bits": 8}}}
+    planned = plan_for(prepare(net(), {"x": smooth(32, 0)}, None, settings))
+    assert not Methods().alike(Methods(aim=True), planned.parts, planned.plan)
+    assert Methods().alike(Methods(behind=True), planned.parts, planned.plan)  # the last layer feeds no sum
+
+
+def test_effort_best_tries_no_method_twice():
+    """With weights of 4 bits what refinement does anyway is not tried, and not told of."""
+    made = quantize(net(), {"x": smooth(48, 0)}, platform="generic", weight_bits=4, effort="best")
+    lines = [note for note in made.report.notes if note.startswith("effort best: ")]
+    assert lines
+    assert not [line for line in lines if "aiming" in line or "descent" in line or "other side" in line]
+    assert [line for line in lines if "behind the next layer" in line]
 
 
 def test_layers_are_told_one_by_one():

@@ -76,6 +76,26 @@ def test_a_tiny_island_goes_to_the_host():
     assert "multiply-accumulates for" in add.why
 
 
+@pytest.mark.parametrize("said", [{"out_bits": 32}, {"scale": 64.0}])
+@pytest.mark.parametrize("chip", ["venus", "arcs"])
+def test_an_override_of_a_layer_that_moves_has_no_effect_and_is_told(chip, said):
+    """The chip's part of the file is the one without it; where the layer stays, the override holds."""
+    net = Net(8, 8, 8)
+    a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
+    flat = net.node("Flatten", net.node("Erf", net.conv(a, (8, 8, 3, 3), pads=[1] * 4)))
+    model = net.graph(net.linear(flat, (512, 4), out="y"))
+    plain, told = (made(model, platform=chip, max_parts=9, **more) for more in ({}, {"overrides": {"y": said}}))
+    assert [node.why for node in told.report.host_part if node.macs] == [
+        "only 2,048 multiply-accumulates for 516 numbers to hand over"
+    ]
+    (note,) = [note for note in told.report.notes if note.startswith("override 'y'")]
+    assert note.endswith(f"{next(iter(said))} {next(iter(said.values()))} has no effect")
+    assert not any(note.startswith("override") for note in plain.report.notes)
+    assert dict(told.plan.tensors) == dict(plain.plan.tensors)
+    stays = made(model, platform=chip, overrides={"y": said})
+    assert not any(note.startswith("override") for note in stays.report.notes)
+
+
 def test_what_is_chip_ready_is_never_cut():
     net = Net(8, 8, 8)
     model = net.graph(net.conv("x", (8, 8, 3, 3), out="y"))
