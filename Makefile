@@ -52,7 +52,7 @@ $(DOCS): $(CORE)
 demo: $(CORE) ## quantize the digits model and print its accuracy, float against integer
 	@$(BIN)/lingeronnx demo
 
-examples: example-keyword-spotter ## train and quantize what is in examples/
+examples: example-keyword-spotter example-face-detector example-denoiser example-crnn ## train and quantize what is in examples/
 
 example-%: $(TESTS)
 	@$(BIN)/python examples/$(subst -,_,$*).py

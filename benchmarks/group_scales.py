@@ -2,11 +2,14 @@
 
     python benchmarks/group_scales.py MODELS LOADERS.py [--only ad attention ...] [--bits 4 8] [--limit N]
         [--scales tensor channel group:32] [--mode max-value] [--effort normal] [--log FILE.jsonl]
+        [--held-back] [--rule room|error]
 
 A row has one model and width; a column one form of the scales: top-1 where there are labels, and the SQNR of the
 output against the float model on test data. Below stand the bits that a weight of a fully connected layer takes:
 its own, and its share of the groups' factors. With --log what was measured is kept, and a run that was interrupted
-goes on.
+goes on. With --held-back no test data are read: every second calibration sample is kept from `quantize`, and the SQNR
+is measured on these; what is chosen between variants is chosen so. --rule is how the scale of a group is found whose
+weights are refined: with room for its largest weight, as `quantize` does, or with the least error of the weights.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cases import CASES, folders
+from cases import CASES, Case, folders
 
 import lingeronnx as lo
+from lingeronnx.flow.assign import group_scales
 from lingeronnx.graph import ir
+from lingeronnx.run.data import Data
 
 
 def _bits_per_weight(graph: ir.Graph) -> float:
@@ -36,19 +41,31 @@ def _bits_per_weight(graph: ir.Graph) -> float:
 
 def _measured(case: str, bits: int, scales: str, args: argparse.Namespace) -> dict[str, Any]:
     held = CASES[case]
-    model, test = held.model(args.models), held.test(args.loaders)
+    model = held.model(args.models)
+    calib, test = _data(held, args)
     made = lo.quantize(
-        model, held.calib(args.loaders), platform="generic", mode=args.mode, weight_bits=bits, weight_scales=scales,
+        model, calib, platform="generic", mode=args.mode, weight_bits=bits, weight_scales=scales,
         effort=args.effort,
     )  # fmt: skip
     session = made.session()
     noise = lo.evaluate(session, test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
-    top = lo.evaluate(session, test, baseline=model, limit=args.limit) if held.classes else None
+    known = held.classes and not args.held_back
+    top = lo.evaluate(session, test, baseline=model, limit=args.limit) if known else None
     return {
         "case": case, "bits": bits, "scales": scales, "sqnr": noise.value, "size": _bits_per_weight(made.graph),
         "top1": None if top is None or top.metric != "top1" else top.value,
         "float": None if top is None or top.metric != "top1" else top.baseline,
     }  # fmt: skip
+
+
+def _data(held: Case, args: argparse.Namespace) -> tuple[Any, Any]:
+    """Return what to calibrate with, and what to measure on."""
+    calib = held.calib(args.loaders)
+    if not args.held_back:
+        return calib, held.test(args.loaders)
+    specs = lo.Session(held.model(args.models)).inputs
+    feeds, _ = next(Data(calib, specs).batches(1 << 30))
+    return tuple({name: array[start::2] for name, array in feeds.items()} for start in (0, 1))
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -66,7 +83,11 @@ def main() -> None:
     parser.add_argument("--effort", default="normal")
     parser.add_argument("--limit", type=int, help="test samples at most")
     parser.add_argument("--log", type=Path)
+    parser.add_argument("--held-back", action="store_true", help="measure on calibration samples that are kept back")
+    parser.add_argument("--rule", choices=("room", "error"), default="room", help="of groups that are refined")
     args = parser.parse_args()
+    if args.rule == "error":
+        group_scales._ROOM = group_scales._FREE
     log: Path | None = args.log
     done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
     rows = {(row["case"], row["bits"], row["scales"]): row for row in done}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -39,7 +39,7 @@ from .plan import Plan
 from .plan.config import AUTO, QuantConfig
 from .plan.settings import QuantSettings
 from .qdq.encodings import Encodings
-from .run.data import Progress
+from .run.data import Progress, found_from_anywhere
 from .search import Goal, search
 from .targets import Target, by_name
 from .targets.objective import TIME
@@ -67,6 +67,7 @@ def quantize(
     budget: float | None = None,
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    cluster: str | None = None,
     progress: Progress | None = None,
     **settings: Unpack[QuantSettings],
 ) -> QuantizedModel:
@@ -112,6 +113,9 @@ def quantize(
         Minutes after which no further attempt is begun.
     log, resume
         A file for the attempts, and whether to go on with those that it holds.
+    cluster
+        The address of a Dask scheduler: its workers make the attempts side by side, with the same result. They read
+        model and data from the same paths.
     progress
         Called with (what is being done, samples done, samples in all or None).
     settings
@@ -139,6 +143,8 @@ def quantize(
     data = eval_data if min_sqnr is None else None
     wish = Goal(max_drop, min_sqnr, data, model, metric, max_ms=max_ms, max_flash=max_flash, **sizes)
     goal = _checked(wish, plan, config, chosen)
+    if cluster is not None and goal is None:
+        raise ConfigError("a cluster makes attempts of a search: give max_drop, min_sqnr, max_flash or max_ms")
     if max_ms is not None:
         settings["objective"] = chosen["objective"] = settings.get("objective") or TIME
     start = plan if isinstance(plan, Encodings) else None
@@ -163,7 +169,11 @@ def quantize(
     if goal is None:
         result = best.checked
     else:
-        result, _ = search(best, goal, minutes=budget, log=log, resume=resume, progress=progress)
+        begin = _Beginning(found_from_anywhere(model), found_from_anywhere(calib), config, chosen)
+        found: dict[str, Any] = {key: found_from_anywhere(getattr(goal, key)) for key in ("data", "model")}
+        goal = replace(goal, **found)
+        more: dict[str, Any] = {"progress": progress, "begin": begin, "cluster": cluster}
+        result, _ = search(best, goal, minutes=budget, log=log, resume=resume, **more)
     if eval_data is not None:
         result = measured(
             result,
@@ -176,6 +186,21 @@ def quantize(
             progress=progress,
         )
     return result
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """What a search begins with, as a worker of a cluster makes it for itself."""
+
+    model: Any
+    calib: object
+    config: QuantConfig | str | os.PathLike[str] | None
+    settings: Mapping[str, Any]
+
+    def __call__(self) -> Compared:
+        """Return what the user's options give."""
+        prepared = prepare(self.model, self.calib, self.config, self.settings)
+        return _best(with_cells(prepared), None, True, None)
 
 
 def _narrowest(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> dict[str, int]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 from .analysis.check.check import check
 from .analysis.check.page import checked_part
@@ -19,7 +22,7 @@ from .errors import ConfigError
 from .files import making, write_text
 from .flow import QuantizedModel
 from .flow.report import Report, rewritten, told_findings, told_floats
-from .graph import ir
+from .graph import ir, onnxfile
 from .json_values import plain
 from .number_words import decibel_text
 from .pages import PagePart, page, parts
@@ -72,14 +75,20 @@ def report(
         Where the data do not fit, or the models have nothing in common.
     """
     made = quantized.report if isinstance(quantized, QuantizedModel) else None
-    graph = quantized.graph if isinstance(quantized, QuantizedModel) else quantized
-    if not is_integer_graph(ir.opened(graph)):
-        raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
     platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
-    checked = check(graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
-    found = compare(model, quantized, data, **settings)
-    name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
-    return _write(folder, name, checked, found, made, sensitivity=sensitivity, again=again)
+    if isinstance(quantized, str | os.PathLike):
+        proto = onnxfile.read(quantized)
+        file: onnx.ModelProto | ir.Graph = proto  # the packer's rules are about the file as it is
+        graph: ir.Graph | QuantizedModel = ir.from_proto(proto, str(quantized))
+    else:
+        graph, file = quantized, quantized.graph if isinstance(quantized, QuantizedModel) else quantized
+    if not is_integer_graph(graph.graph if isinstance(graph, QuantizedModel) else graph):
+        raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
+    checked = check(file, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
+    found = compare(model, graph, data, **settings)
+    names = [Path(given).name if isinstance(given, str | os.PathLike) else "model" for given in (model, quantized)]
+    found = replace(found, names=(names[0], names[1]))
+    return _write(folder, names[0], checked, found, made, sensitivity=sensitivity, again=again)
 
 
 def _write(

@@ -37,6 +37,8 @@ CHOSEN = (
     "repair",
     "coming-from",
     "errors",
+    "install",
+    "stability",
 )
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["EXAMPLES", "cells", "notebooks"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-_SHOWN = ("keyword_spotter",)
+_SHOWN = ("keyword_spotter", "denoiser")
 _KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 

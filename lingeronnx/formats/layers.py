@@ -269,23 +269,10 @@ class Linear(WeightFormat):
 
     def _factors(self, bound: Bound, weight: np.ndarray) -> np.ndarray | None:
         """Return what each of the weights [O, I] is multiplied by, None without groups; ModelError for odd ones."""
-        size = bound.attrs["group_size"]
-        if size is None:
-            if 3 in bound.consts:
-                raise ModelError(f"{bound.where}: it has factors of groups, and no group_size; quantize again")
+        factors = bound.constant(3, "uint8", "factors") if 3 in bound.consts else None
+        size = _group_size(bound.where, bound.attrs, weight, factors)
+        if size is None or factors is None:
             return None
-        factors, size = bound.constant(3, "uint8", "factors"), integer(bound.attrs, "group_size")
-        if size < 1 or weight.dtype != np.int8 or not isinstance(bound.attrs["scale_w"], Sequence):
-            raise ModelError(
-                f"{bound.where}: group_size = {size}, weights of {weight.dtype}; groups have one element or more of "
-                "int8, and a list scale_w"
-            )
-        wanted = (weight.shape[0], math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
-        if factors.shape != wanted or not factors.all():
-            raise ModelError(
-                f"{bound.where}: factors {list(factors.shape)} from {factors.min(initial=255)}; weights "
-                f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to {LARGEST_FACTOR}"
-            )
         return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
 
     def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Attribute]:
@@ -294,15 +281,11 @@ class Linear(WeightFormat):
         return {**super().scales(x, w, o), **({} if size is None else {"group_size": size})}
 
     def _held_in_groups(self, attrs: Attributes, node: ir.Node) -> Affine | None:
-        if attrs.get("group_size") is None:
+        weight, factors = ir.const(node.inputs[1]), ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
+        size = _group_size(f"{node.op_type} {node.name}", attrs, weight, factors)
+        if size is None or factors is None:
             return None
-        factors = ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
-        told = scales(attrs, "scale_w")
-        if factors is None or not isinstance(told, list) or factors.shape[:1] != (len(told),):
-            raise ModelError(
-                f"{node.op_type} {node.name}: it has a group_size, and no factors of its rows; quantize again"
-            )
-        return in_groups(told, factors, integer(attrs, "group_size"), integer(attrs, "parameter_bits", 8))
+        return in_groups(scales(attrs, "scale_w"), factors, size, integer(attrs, "parameter_bits", 8))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
@@ -312,6 +295,33 @@ class Linear(WeightFormat):
             return [real("Gemm", x, weight, *bias, transB=1)]
         product = real("MatMul", x, weight)
         return [real("Add", product, *bias) if bias else product]
+
+
+def _group_size(where: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None) -> int | None:
+    """Return of how many weights [O, I] a group consists; None without groups.
+
+    factors : uint8 [O, ceil(I / size)], what the groups' counts are multiplied by. ModelError where these, the size and
+    the scales are not of one weight.
+    """
+    if attrs.get("group_size") is None:
+        if factors is not None:
+            raise ModelError(f"{where}: it has factors of groups, and no group_size; quantize again")
+        return None
+    size, told = integer(attrs, "group_size"), attrs["scale_w"]
+    if factors is None or weight is None or (isinstance(told, Sequence) and len(told) != len(factors)):
+        raise ModelError(f"{where}: it has a group_size, and no factors of its rows; quantize again")
+    if size < 1 or weight.dtype != np.int8 or not isinstance(told, Sequence):
+        raise ModelError(
+            f"{where}: group_size = {size}, weights of {weight.dtype}; groups have one element or more of int8, and a "
+            "list scale_w"
+        )
+    wanted = (weight.shape[0], math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
+    if factors.shape != wanted or not factors.all():
+        raise ModelError(
+            f"{where}: factors {list(factors.shape)} from {factors.min(initial=255)}; weights "
+            f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to {LARGEST_FACTOR}"
+        )
+    return size
 
 
 LINEAR = Linear()

@@ -77,6 +77,11 @@ class Plan:
         }
         return json.dumps(body, indent=1) + "\n"
 
+    @property
+    def content(self) -> bytes:
+        """What results depend on, for journals: all but the note of settings, which plans of 0.1 had not."""
+        return replace(self, settings=None).to_json().encode()
+
     @classmethod
     def from_json(cls, text: str, where: str = "the plan") -> Plan:
         """Read what `to_json` wrote, also in version 1; ConfigError (naming `where`) for anything else."""

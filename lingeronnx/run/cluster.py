@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import pickle
 import time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "spread"]
 
+_LOG = logging.getLogger(__name__)
 _AHEAD = 2  # items for each worker that are on their way: one is worked on, one waits
 _TRIES = 4  # how often an item is given out whose worker went away
 _ANSWER = 10  # seconds in which a cluster answers
@@ -52,12 +54,13 @@ class Job(Protocol[_In, _Out]):
 
 def spread(
     job: Job[_Item, _Result], items: Iterable[_Item], workers: int | None = None, cluster: str | None = None
-) -> Iterator[_Result]:
+) -> Generator[_Result, None, None]:
     """Yield what `job` makes of every item, in their order.
 
     workers : processes; None works here. cluster : the address of a Dask scheduler. An item is taken from `items` only
     when somebody is about to work on it. Raises ConfigError where both are given, where the job cannot be sent, where
-    no cluster answers, and where workers are killed; what the job itself raises comes through.
+    no cluster answers, and where workers are killed; what the job itself raises comes through. A worker of a cluster
+    that is gone is told on the log, and its items go to others.
     """
     if workers is not None and cluster is not None:
         raise ConfigError("workers and cluster: give one of the two")
@@ -186,10 +189,19 @@ def _on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address
             raise ConfigError(
                 f"the cluster at {address} has no worker; start some with: dask worker {address}"
             ) from error
-        sent = _Sent(client, job)
-        with contextlib.closing(_in_order(items, sent.submit, len(client.ncores()))) as ahead:
+        sent, there = _Sent(client, job), set(client.ncores())
+        with contextlib.closing(_in_order(items, sent.submit, len(there))) as ahead:
             for item, future in ahead:
-                yield sent.result(item, future)
+                result = sent.result(item, future)
+                there = _told(there, set(client.ncores()))
+                yield result
+
+
+def _told(before: set[str], now: set[str]) -> set[str]:
+    """Return the workers that are there now; say which are gone."""
+    for worker in sorted(before - now):
+        _LOG.warning("the cluster lost the worker %s; its work goes to the other %d", worker, len(now))
+    return now
 
 
 class _Sent(Generic[_Item, _Result]):

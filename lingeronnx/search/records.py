@@ -11,10 +11,13 @@ from ..errors import DataError
 from .cost import AttemptCost
 from .goal import Measured
 
-__all__ = ["cost_in", "is_whole", "record_of"]
+__all__ = ["Record", "cost_in", "is_whole", "record_of"]
+
+#: What an attempt leaves in the journal, as JSON-ready values.
+Record = dict[str, Any]
 
 
-def record_of(measured: Measured, cost: AttemptCost, ready: bool) -> dict[str, Any]:
+def record_of(measured: Measured, cost: AttemptCost, ready: bool) -> Record:
     """Return the figures of an attempt as JSON-ready values; ready : whether it is fit for the chip, if any."""
     figures = {key: getattr(cost, key) for key in ("bytes", "cycles", "flash")}
     return {"value": measured.value, "float": measured.float_value, **figures, "macs": dict(cost.macs), "ready": ready}

@@ -5,38 +5,28 @@ With limits alone it tries mixes of widths instead, and takes the most accurate 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.sensitivity.journal import Journal, hashed
+from ..analysis.sensitivity.journal import Journal
 from ..analysis.sensitivity.layers import widths
 from ..errors import ConstraintError
-from ..flow import (
-    Compared,
-    Observed,
-    Planned,
-    Prepared,
-    QuantizedModel,
-    assign_scales,
-    compared,
-    observe_model,
-    refined,
-    with_best_effort,
-)
-from ..graph import ir
+from ..flow import Compared, QuantizedModel
 from ..run.data import Progress
 from ..targets import Target
-from .cost import AttemptCost, cost_of
+from .attempts import Ahead, AttemptMaker, Begin, header
+from .cost import AttemptCost
 from .goal import Goal, Measured
 from .ladder import EFFORTS, MOST_FLOAT, Attempt, NarrowLayer, narrow_weights, rungs
 from .mixes import mixes_within
-from .records import cost_in, is_whole, record_of
+from .records import cost_in, is_whole
 
 __all__ = ["Found", "AttemptResult", "search"]
 
@@ -146,6 +136,8 @@ def search(
     log: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    begin: Begin | None = None,
+    cluster: str | None = None,
 ) -> tuple[QuantizedModel, Found]:
     """Return the cheapest result that meets `goal`, or the best one there is, and how it was found.
 
@@ -163,22 +155,28 @@ def search(
         Go on with the attempts that are in `log`.
     progress
         As `quantize` takes it.
+    begin, cluster
+        Attempts are made side by side on the Dask cluster with this address, whose workers begin with what `begin`
+        returns there. The attempts that count, and what they give, are the same to the last bit.
 
     Raises
     ------
     ConfigError, DataError
-        For a goal that cannot be measured, and for a log of another search.
+        For a goal that cannot be measured, for a log of another search, and where the cluster does not answer or
+        begins with something else.
     ConstraintError
         With require_chip, where what the user asked for is not chip-ready.
     """
     goal.check()
     goal.check_time(base.planned.target)
-    with Journal(None if log is None else Path(log), _header(base, goal), resume) as journal:
-        climb = _Climb(base, goal, minutes, journal, progress)
+    ahead, maker = Ahead(base, goal, begin, cluster), AttemptMaker(base, goal, progress)
+    journal_of = Journal(None if log is None else Path(log), header(base, goal), resume)
+    with journal_of as journal, contextlib.closing(ahead):
+        climb = _Climb(base, goal, minutes, journal, maker, ahead, progress)
         stopped = climb.run()
     trials = list(climb.trials.values())
     chosen = min(trials, key=lambda trial: trial.rank)
-    made = climb.made(chosen.attempt)
+    made = maker.made(chosen.attempt)
     result = made.checked
     outcome = Found(goal, base.planned.target, trials, chosen, stopped, widths(made.planned))
     warnings = list(result.report.warnings)
@@ -190,30 +188,25 @@ def search(
     return replace(result, report=report), outcome
 
 
-def _header(base: Compared, goal: Goal) -> dict[str, object]:
-    """Return what the results of a search depend on."""
-    return {
-        "model": hashed(ir.to_bytes(base.planned.original)),
-        "plan (calibration data, settings)": hashed(base.planned.plan.to_json().encode()),
-        "goal": goal.text,
-        "limit": goal.limit,
-    }
-
-
 class _Climb:
     """The attempts of one search; `trials` holds them as they are made."""
 
     def __init__(
-        self, base: Compared, goal: Goal, minutes: float | None, journal: Journal, progress: Progress | None
+        self,
+        base: Compared,
+        goal: Goal,
+        minutes: float | None,
+        journal: Journal,
+        maker: AttemptMaker,
+        ahead: Ahead,
+        progress: Progress | None,
     ) -> None:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
+        self._maker, self._ahead = maker, ahead
         self._row = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
         labels = goal.max_drop is not None
         self._known = {_key(r["attempt"]): r for r in journal.records(_PART) if is_whole(r, labels)}
-        #: The best attempt so far.
-        self._best: tuple[Attempt, Compared] = (Attempt(), base)
-        self._calibrated: dict[str, Observed] = {}
         self.trials: dict[Attempt, AttemptResult] = {}
 
     def run(self) -> str:
@@ -224,7 +217,7 @@ class _Climb:
             start = self._efforts()
             if (dear := self.trials[start]).missing <= 0 < dear.over:  # what is more accurate costs no less
                 return f"accurate enough, but {self._beyond(dear)}; take a smaller model"
-            if self.trials[start].met or any(self._climb(rung) for rung in rungs(self._planned(start), start)):
+            if self.trials[start].met or any(self._climb(rung) for rung in rungs(self._maker.planned(start), start)):
                 return "met"
             return self._needed()
         except (_Stop, KeyboardInterrupt) as stop:
@@ -238,8 +231,9 @@ class _Climb:
         """Try what was asked for, then more effort, which costs nothing where the model runs; return the best."""
         asked = self._base.planned.conf.effort
         best = Attempt()
-        for attempt in (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :])):
-            trial = self._try(attempt)
+        every = (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :]))
+        for attempt in every:
+            trial = self._try(attempt, every)
             if trial.measured is None and attempt == Attempt():
                 raise ConstraintError(trial.why)
             if trial.met:
@@ -252,7 +246,7 @@ class _Climb:
         low, high, step = -1, -1, 0
         while low < len(rung) - 1:
             place = min(step, len(rung) - 1)
-            trial = self._try(rung[place])
+            trial = self._try(rung[place], (rung[each] for each in _doubling(len(rung))))
             if trial.met:
                 high = place
                 break
@@ -261,7 +255,7 @@ class _Climb:
             return False
         while high - low > 1:
             middle = (low + high) // 2
-            if self._try(rung[middle]).met:
+            if self._try(rung[middle], (rung[each] for each in _halves(low, high))).met:
                 high = middle
             else:
                 low = middle
@@ -269,13 +263,16 @@ class _Climb:
 
     def _fill(self) -> str:
         """Try mixes of widths up to the limits; return how that ended."""
-        bits = self._base.planned.conf.bits
+        bits, narrow = self._base.planned.conf.bits, narrow_weights(self._base.planned)
+
+        def mix(wide: Sequence[NarrowLayer]) -> Attempt:
+            return Attempt(wide=tuple((layer.selector, bits, bits) for layer in wide))
 
         def tried(wide: Sequence[NarrowLayer]) -> list[float]:
-            trial = self._try(Attempt(wide=tuple((layer.selector, bits, bits) for layer in wide)))
+            trial = self._try(mix(wide), (mix(()), mix(narrow)))  # both ends are tried in any case
             return [share for share, _ in self._goal.spent(trial.cost)]
 
-        if mixes_within(narrow_weights(self._base.planned), tried):
+        if mixes_within(narrow, tried):
             return "met"
         near = min(self.trials.values(), key=lambda trial: trial.rank)
         if near.measured is None:
@@ -294,19 +291,28 @@ class _Climb:
         wider = "" if max(self._row.bits) > 8 else f"; {self._row.name} computes in 8 bits only, generic in 16"
         return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
 
-    def _try(self, attempt: Attempt) -> AttemptResult:
+    def _try(self, attempt: Attempt, next_ones: Iterable[Attempt] = ()) -> AttemptResult:
+        """Return what an attempt gives; a cluster makes `next_ones`, which may be asked for next, beside it."""
         if attempt in self.trials:
             return self.trials[attempt]
         record, result = self._known.get(_key(asdict(attempt))), None
         if record is None:
             self._check_room()
-            record, result = self._record(attempt)
+            if self._progress is not None:
+                self._progress(f"attempt {len(self.trials) + 1}", 0, None)
+            known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
+            record = self._ahead.record(attempt, (each for each in next_ones if self._is_new(each)), known)
+            if record is None:
+                record, result = self._maker.record(attempt, known)
             self._journal.add({"part": _PART, **record})
         trial = self._read(attempt, record)
         if result is not None and all(trial.rank < other.rank for other in self.trials.values()):
-            self._best = attempt, result
+            self._maker.keep(attempt, result)
         self.trials[attempt] = trial
         return trial
+
+    def _is_new(self, attempt: Attempt) -> bool:
+        return attempt not in self.trials and _key(asdict(attempt)) not in self._known
 
     def _check_room(self) -> None:
         """Raise _Stop where no more attempts may be made, once there is one."""
@@ -319,22 +325,6 @@ class _Climb:
         if self._minutes is not None and spent + longest > 60 * self._minutes:
             raise _Stop(f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one goes on")
 
-    def _record(self, attempt: Attempt) -> tuple[dict[str, Any], Compared | None]:
-        """Make an attempt; return what goes to the log, and what was made, None where that is not allowed."""
-        began = time.monotonic()
-        record: dict[str, Any] = {"attempt": asdict(attempt)}
-        if self._progress is not None:
-            self._progress(f"attempt {len(self.trials) + 1}", 0, None)
-        try:
-            attempt_made = self.made(attempt)
-            result = attempt_made.checked
-        except ConstraintError as error:
-            return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
-        known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
-        measure, cost = self._goal.measure(result, known, self._progress), cost_of(attempt_made)
-        entry = record_of(measure, cost, result.report.chip_ready or not result.report.is_chip)
-        return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
-
     def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
@@ -343,42 +333,20 @@ class _Climb:
         fills = self._goal.fills
         return AttemptResult(attempt, measure, cost, record["seconds"], record["ready"], over=max(over, 0), fills=fills)
 
-    # ---- making ------------------------------------------------------------------------------------------------
 
-    def made(self, attempt: Attempt) -> Compared:
-        """Return what an attempt makes; the best is not made again, unless it was read from the log."""
-        if self._best[0] == attempt:
-            return self._best[1]
-        prepared, planned = self._prepared(attempt), self._planned(attempt)
-        model = compared(prepared, planned, refined(planned, progress=self._progress), self._progress)
-        return with_best_effort(model, self._progress) if planned.conf.effort == "best" else model
+def _doubling(count: int) -> Iterator[int]:
+    """Yield the places that a climb of `count` steps tries before one meets the wish: 0, 1, 3, 7 ... and the last."""
+    place = 0
+    while place < count - 1:
+        yield place
+        place = 2 * place + 1
+    yield count - 1
 
-    def _prepared(self, attempt: Attempt) -> Prepared:
-        """Return the model under the attempt's settings."""
-        conf = self._base.prepared.conf.model_copy(update={"effort": self._observed(attempt).effort})
-        return replace(self._base.prepared, conf=attempt.config(conf, self._row))
 
-    def _planned(self, attempt: Attempt) -> Planned:
-        if self._best[0] == attempt:
-            return self._best[1].planned
-        observed, prepared = self._observed(attempt), self._prepared(attempt)
-        parts = observed.parts
-        names = prepared.selectors(parts.graph).skipped(attempt.floats)
-        if more := {name: "left in float for accuracy" for name in names if name in parts.ops}:
-            parts = parts.without(more)
-        return assign_scales(prepared, replace(observed, parts=parts))
-
-    def _observed(self, attempt: Attempt) -> Observed:
-        """Return what calibration saw under the attempt's effort: the data run once for each."""
-        prepared, observed = self._base.prepared, self._base.planned.observed
-        effort = attempt.effort or prepared.conf.effort
-        if effort not in self._calibrated:
-            if effort == prepared.conf.effort and observed is not None:
-                self._calibrated[effort] = observed
-            else:
-                conf = prepared.conf.model_copy(update={"effort": effort})
-                self._calibrated[effort] = observe_model(replace(prepared, conf=conf), self._progress)
-        return self._calibrated[effort]
+def _halves(low: int, high: int) -> Iterator[int]:
+    """Yield the place in the middle between two, and those between it and either, whichever is asked for next."""
+    middle = (low + high) // 2
+    yield from (each for each in ((low + middle) // 2, (middle + high) // 2) if low < each < high and each != middle)
 
 
 def _key(attempt: Mapping[str, Any]) -> str:

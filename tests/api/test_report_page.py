@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx.cli import main
+from lingeronnx.graph import onnxfile
 from lingeronnx.pages.document import plain
 from tests.nets import concat, quantized, samples
 from tests.pages.test_document import data, self_contained
@@ -49,6 +50,19 @@ def test_it_says_what_the_results_say(files, tmp_path):
     )
     pasted = [step for step in body["advice"] if step["paste"]]
     assert text.split('id="quantize"')[0].count('class="copy"') == len(pasted) > 0
+
+
+def test_each_file_is_opened_once(files, tmp_path, monkeypatch):
+    """For its own look, for check and for compare; the page still names both files, and judges the file itself."""
+    home, _ = files
+    opened, read = [], onnxfile.read
+    monkeypatch.setattr(onnxfile, "read", lambda path: opened.append(path.name) or read(path))
+    lo.report(home / "m.onnx", home / "q.onnx", home / "d.npz", tmp_path, limit=8)
+    assert sorted(opened) == ["m.onnx", "q.onnx"]
+    body = json.loads((tmp_path / "report.json").read_text())
+    assert body["compare"]["names"] == ["m.onnx", "q.onnx"]
+    monkeypatch.undo()
+    assert body["check"] == json.loads(json.dumps(plain(lo.check(home / "q.onnx").to_dict())))
 
 
 def test_the_command(files, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 
 import pytest
@@ -11,8 +12,13 @@ from docs.pages.notebooks import EXAMPLES, cells, notebooks
 
 pytest.importorskip("torch")
 
-#: What each example prints last, and the file that it leaves.
-SAID = {"keyword_spotter": (r"^pack it with tpacker .*$", "spotter_quant.onnx")}
+#: The integer graph that each example leaves.
+LEFT = {
+    "keyword_spotter": "spotter_quant.onnx",
+    "face_detector": "detector_quant.onnx",
+    "denoiser": "denoiser_quant.onnx",
+    "crnn": "crnn_quant.onnx",
+}
 
 
 def test_a_script_is_cut_into_cells():
@@ -29,21 +35,40 @@ def test_notebooks_are_the_scripts():
         assert json.loads(text)["nbformat"] == 4
 
 
+def code_of(name):
+    """Return the code cells of an example: of its notebook, where it has one."""
+    notebook = EXAMPLES / f"{name}.ipynb"
+    if not notebook.exists():
+        return [text for kind, text in cells((EXAMPLES / f"{name}.py").read_text("utf-8")) if kind == "code"]
+    shown = json.loads(notebook.read_text("utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in shown if cell["cell_type"] == "code"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torch's own, of its exporter
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", LEFT)
 def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
-    """Its notebook, cell by cell, in a few steps."""
+    """Its notebook or script, cell by cell, in a few steps: the C program is proved, or the reason told."""
     monkeypatch.setenv("LINGERONNX_SHORT", "1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
-    shown = json.loads((EXAMPLES / f"{name}.ipynb").read_text("utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in shown if cell["cell_type"] == "code"]
     names = {"__name__": "__main__"}
-    for block in code:
+    for block in code_of(name):
         exec(compile(block, name, "exec"), names)
-    sys.modules.pop("synthetic", None)
-    said, file = SAID[name]
-    assert re.search(said, capsys.readouterr().out, re.MULTILINE)
-    assert (tmp_path / "build" / "examples" / file).stat().st_size > 1000
+    for module in ("synthetic", "drawn"):
+        sys.modules.pop(module, None)
+    said = capsys.readouterr().out
+    assert re.search(r"^pack it with tpacker .*$", said, re.MULTILINE)
+    assert re.search(r"chip-ready True", said)
+    proved = r"^tried on a PC, \d+ calls: chip parts and borders equal to the last integer"
+    assert re.search(proved, said, re.MULTILINE) or not shutil.which("cc")
+    assert (tmp_path / "build" / "examples" / LEFT[name]).stat().st_size > 1000
     assert os.listdir(tmp_path) == ["build"]
+
+
+def test_each_script_is_tested_and_has_a_target():
+    """What imports the package and is cut into cells is an example."""
+    scripts = {path.stem for path in EXAMPLES.glob("*.py") if "# %%" in path.read_text("utf-8")}
+    assert scripts == set(LEFT)
+    (made,) = re.findall(r"^examples: (.*?) ##", (EXAMPLES.parent / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(made.split()) == {f"example-{name.replace('_', '-')}" for name in scripts}

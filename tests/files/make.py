@@ -52,6 +52,9 @@ VARIANTS = {
     "conv_channel": "conv.onnx --calib conv.npz --platform generic --mode max-value --weight-scales channel",
     "conv_zero_points": "conv.onnx --calib conv.npz --platform generic --mode max-value --activations asymmetric",
     "conv_four_bits": "conv.onnx --calib conv.npz --platform generic --weight-bits 4",
+    "conv_arcs_four_bits": "conv.onnx --calib conv.npz --platform arcs --weight-bits 4",
+    "conv_groups": "conv.onnx --calib conv.npz --platform generic --mode max-value --weight-bits 4"
+    " --weight-scales group:4",
     "conv_sixteen_bits": "conv.onnx --calib conv.npz --platform generic --bits 16",
     "conv_config": "conv.onnx --calib conv.npz --config conv.yaml",
     "branches_wide": "branches.onnx --calib branches.npz --platform venus --override z=out_bits:32",
@@ -112,6 +115,7 @@ def options(stem: str) -> str:
 #: What commands write beside the file that is asked for, and no later version reads.
 LEFT_OUT = (
     "*_chip.onnx",
+    "*_chip[0-9].onnx",
     "again.onnx",
     "wish.onnx",
     "wish_search.html",
@@ -150,8 +154,8 @@ def _branches() -> onnx.ModelProto:
 
 
 def _recurrent(kind: str, seed: int) -> onnx.ModelProto:
-    """A recurrent layer of 8 units over 5 steps of 6 features, linear on the last state."""
-    net, gates = Net(5, 6, seed=seed), {"LSTM": 4, "GRU": 3}[kind]
+    """A recurrent layer of 8 units over 3 steps of 6 features, linear on the last state."""
+    net, gates = Net(3, 6, seed=seed), {"LSTM": 4, "GRU": 3}[kind]
     sequence = net.node("Transpose", "x", perm=[1, 0, 2])
     sizes = (1, gates * 8, 6), (1, gates * 8, 8), (1, 2 * gates * 8)
     weights = [net.const((0.35 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes]

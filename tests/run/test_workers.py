@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +196,7 @@ def cluster():
     """Return the address of a cluster of two processes."""
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=2, processes=True, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     ) as made:
         yield made.scheduler_address
 
@@ -208,10 +209,13 @@ def test_cluster_order_and_once_per_worker(tmp_path, cluster):
         list(spread(Squares(tmp_path), [1, -3, 2], cluster=cluster))
 
 
-def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster):
-    """Law: the items of a worker that dies are worked on by another; nothing is lost, nothing comes twice."""
+def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
+    """Law: the items of a worker that dies are worked on by another; nothing is lost or comes twice; it is named."""
     assert list(spread(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [n * n for n in range(20)]
     assert (tmp_path / "died").exists()
+    told = [record.getMessage() for record in caplog.records if record.name == "lingeronnx.run.cluster"]
+    assert len(told) == 1
+    assert re.fullmatch(r"the cluster lost the worker tcp://\S+; its work goes to the other \d", told[0])
 
 
 def test_evaluate_on_a_cluster(cluster):

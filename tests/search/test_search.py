@@ -254,9 +254,9 @@ def test_an_attempt_whose_line_is_damaged_is_made_again(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     """An interrupt in the third attempt ends the search with the better of the first two."""
-    import lingeronnx.search.run as run
+    import lingeronnx.search.attempts as attempts
 
-    calls, true = [], run.refined
+    calls, true = [], attempts.refined
 
     def interrupted(planned, **more):
         calls.append(planned)
@@ -265,7 +265,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
         return true(planned, **more)
 
     base = base_of(nets.residual(), platform="generic", weight_bits=4)
-    monkeypatch.setattr(run, "refined", interrupted)
+    monkeypatch.setattr(attempts, "refined", interrupted)
     result, found = search(base, Goal(min_sqnr=90.0))
     assert len(found.trials) == 2
     assert found.stopped.startswith("interrupted")

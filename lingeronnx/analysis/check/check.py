@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 
 from ...errors import ConfigError
 from ...flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
 from ...formats.sound import check_nodes
-from ...graph import ir
+from ...graph import ir, onnxfile
 from ...graph.names import restored
 from ...ops import Violation
 from ...plan.config import QuantConfig
@@ -19,7 +20,7 @@ from ...run.integer.runner import target_of
 from ...run.session import is_integer_graph
 from ...targets import Target, TimeWish, by_name
 from .float_graph import check_float
-from .packer_file import check_packed, read_packable
+from .packer_file import check_packed, is_packable
 from .report import Check
 from .structure import Structure, of_integers, of_model
 
@@ -27,7 +28,7 @@ __all__ = ["check", "structure"]
 
 
 def check(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph,
     *,
     platform: str | Target | None = None,
     calib: object = None,
@@ -45,7 +46,7 @@ def check(
     Parameters
     ----------
     model
-        A path or a model in memory, float or integer.
+        A path or a model in memory, float or integer; a protobuf model is judged as the file that it was read from.
     platform
         Default: the one an integer graph was made for, else venus.
     calib
@@ -63,9 +64,9 @@ def check(
         For what cannot be judged at all.
     """
     file, proto, wish = None, None, TimeWish(clock, budget_ms, timing)
-    if isinstance(model, str | os.PathLike):
-        file, packable = read_packable(model)
-        proto = file if packable else None
+    if isinstance(model, str | os.PathLike | onnx.ModelProto):
+        file = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+        proto = file if is_packable(file) else None
     elif is_integer_graph(model):
         row = target_of(model) if platform is None else by_name(platform)
         proto = ir.to_proto(row.named(model))
@@ -76,7 +77,8 @@ def check(
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
+        label = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+        model, file = ir.from_proto(file, label), None  # the graph holds its constants now
     assert isinstance(model, ir.Graph)
     row = wish.target(by_name(platform or QuantConfig().platform))
     graph, notes = normalised(model, row, calib, input_shape or {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -23,13 +22,7 @@ from ...targets import DEFAULT, UNASKED, Target, TimeWish, by_name
 from .integer_graph import check_integer
 from .report import Check
 
-__all__ = ["check_packed", "is_packable", "read_packable"]
-
-
-def read_packable(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
-    """Return the file at `path`, and whether it holds integer operators, in whatever domain and order."""
-    proto = onnxfile.read(path)
-    return proto, is_packable(proto)
+__all__ = ["check_packed", "is_packable"]
 
 
 def is_packable(proto: onnx.ModelProto) -> bool:

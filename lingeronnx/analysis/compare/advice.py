@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...graph import ir
+from ...run.origin import made_with
 from .channel_causes import costs_little, large, weights
 from .finding import LayerFinding
 from .first_responses import Answered
@@ -45,16 +46,19 @@ def advise(
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
         return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
+    closer = LayerExaminer(join.base, join.other, feeds)
+    calibrated = closer.made and _calibrated(join)
     for name, row in rows.items():
-        if (
-            name not in by_layer
-            and (finding := held_wrong(row, {p: rows[p] for p in before[name]}, by_layer)) is not None
-        ):
+        if name in by_layer:
+            continue
+        finding = held_wrong(row, {p: rows[p] for p in before[name]}, by_layer)
+        if finding is not None and finding.kind == "scale too small" and calibrated:
+            finding = large(row, join) or replace(finding, order=3)  # what the rules bind it to has set it
+        if finding is not None:
             by_layer[name] = finding
     for name, row in rows.items():
         if name not in by_layer and not explained(name, 1) and (finding := large(row, join)) is not None:
             by_layer[name] = finding
-    closer = LayerExaminer(join.base, join.other, feeds)
     for name, row in rows.items():
         if name in by_layer:
             continue
@@ -69,6 +73,14 @@ def advise(
         ) is not None:
             by_layer[name] = finding
     return sorted(_grouped(by_layer, rows, before), key=lambda f: (f.order, -f.weight))
+
+
+def _calibrated(join: Join) -> bool:
+    """Whether what is analysed says that calibration alone chose its scales: the user has fixed none."""
+    given = None if join.other.graph is None else made_with(join.other.graph)
+    overrides = {} if given is None else given.get("overrides", {})
+    own = overrides.values() if isinstance(overrides, dict) else [overrides]
+    return given is not None and all(isinstance(said, dict) and "scale" not in said for said in own)
 
 
 def options(findings: Sequence[LayerFinding]) -> str:
@@ -131,5 +143,5 @@ def _grouped(
         lead = concat[0] if concat else group[0]
         behind = {p for name in group for p in parents[name]} - set(group)
         follows = any(p in by_layer and by_layer[p].kind == by_layer[lead].kind for p in behind)
-        weight = by_layer[lead].weight * (_FOLLOWS if follows else 1)
+        weight = max(by_layer[name].weight for name in group) * (_FOLLOWS if follows else 1)
         yield replace(by_layer[lead], weight=weight, also=tuple(name for name in group if name != lead))

@@ -2,7 +2,8 @@
 
 Tensors meet under the user's names, in the user's terms: what equalization multiplied a channel by is divided out. For
 every pair there is the error as it arrives (both run from the same inputs) and the *local* one, which the tensor's own
-layer makes: all that it reads is given the baseline's values. What only a Relu or Clip reads is also measured as that
+layer makes: all that it reads is given the baseline's values, on both sides as far as integers hold them, for what was
+cut off before a layer is no error of its own. What only a Relu or Clip reads is also measured as that
 sees it: a chip's scale need not hold what is cut off behind. Knows sources and measures, no remedy.
 """
 
@@ -27,7 +28,7 @@ from ...run.streaming import zeros
 from ..stats.channels import ChannelSums, laid
 from ..stats.pair_measures import PairMeasures
 from ..stats.stored_form import StoredForm
-from .sources import DumpSource, IntegerSource, TensorSource
+from .sources import DumpSource, FloatSource, IntegerSource, TensorSource
 
 __all__ = ["Join", "JoinedPart", "ComparedTensor", "batches", "join", "samples_at_once"]
 
@@ -84,16 +85,26 @@ class ComparedTensor:
         """What the layer itself does wrong, as far as it matters to what reads it."""
         return self.own if self.seen is None else self.seen
 
-    def judge(self, x: np.ndarray, y: np.ndarray, form: StoredForm | None) -> None:
-        """Take in the two, of one shape, into `seen` and `channels`."""
-        raw = x
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The least and the largest value of the baseline, as what reads it sees them."""
+        low, high = (-math.inf, math.inf) if self.window is None else self.window
+        x = self.pair.x
+        return float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high))
+
+    def judge(self, x: np.ndarray, y: np.ndarray, form: StoredForm | None, whole: np.ndarray) -> None:
+        """Take in the two, of one shape, into `seen` and `channels`.
+
+        whole : x where nothing that it is computed from is cut off.
+        """
+        raw = whole
         if self.window is not None:
             low, high = self.window
-            x = np.clip(x, low, high)
+            x, whole = np.clip(x, low, high), np.clip(whole, low, high)
             zero = form.q.zero_point if form is not None and y.dtype.kind in "iu" else 0
             y = np.maximum(y, y.dtype.type(zero)) if form is not None else np.clip(y, low, high)
             self.seen = self.seen or PairMeasures()
-            self.seen.add(x, y, form)
+            self.seen.add(x, y, form, whole)
         factor = (1.0,) if form is None else form.factor
         self.channels.add(*(laid(a, factor) for a in (x, y if form is None else form.real(y), raw)))
 
@@ -173,7 +184,7 @@ class Join:
             row.shape, array = want.shape, array.reshape(want.shape)
             row.pair.add(want, array, form)
             if not self._local:
-                row.judge(want, array, form)
+                row.judge(want, array, form, want)
             if name == self._scores:
                 self._score(labels, want, array if form is None else form.real(array))
             if name in self._state:
@@ -181,23 +192,36 @@ class Join:
         if not self.rows:
             raise DataError("the two models have no tensor in common: is one made from the other?")
         if self._local:
-            self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real)
+            own = self._within(ours, real)
+            self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
         for name, to in self._state.items():
             if name not in real or to not in ends:
                 raise ConfigError(f"state: no tensor is called '{name}' in both models{nearest(name, real)}")
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
-    def _add_local(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> None:
+    def _within(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the baseline's tensors as made of what integers hold of a layer's inputs, where that differs."""
+        if not isinstance(self.base, FloatSource):
+            return {}
+        held = {name: row.held for name, row in self.rows.items() if row.held is not None and name not in self._turned}
+        own = self.base.within(feeds, real, held)
+        turned = {n: _batch_first(own[user.name], user) for n, user in self._turned.items() if user.name in own}
+        return {name: array.astype(np.float32, copy=False) for name, array in {**own, **turned}.items()}
+
+    def _add_local(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
+    ) -> None:
         """Run the batch through the second with all that is read as in the first."""
         for name, array, form in self.other.forced(feeds, real):
             row = self.rows.get(name)
             if row is None or name not in real or array.size != real[name].size:
                 continue
-            want, array = real[name], array.reshape(real[name].shape)
-            row.judge(want, array, form)
+            whole, array = real[name], array.reshape(real[name].shape)
+            want = own.get(name, whole)
+            row.judge(want, array, form, whole)
             row.local = row.local or PairMeasures()
-            row.local.add(want, array, form)
+            row.local.add(want, array, form, whole)
 
     @cached_property
     def _scores(self) -> str:

@@ -18,7 +18,7 @@ from ...run.metrics import decibel
 from ...run.origin import made_from
 from ..stats.channels import axis_of, laid
 from .join import ComparedTensor
-from .sources import TensorSource
+from .sources import FloatSource, TensorSource
 
 __all__ = ["LayerExaminer"]
 
@@ -61,9 +61,19 @@ class LayerExaminer:
             for name, array, form in self._other.forced(feeds, self._real)
         }
 
+    @cached_property
+    def _wanted(self) -> dict[str, np.ndarray]:
+        """What each layer of the float model makes of what integers can hold of its inputs."""
+        if not isinstance(self._base, FloatSource):
+            return self._real
+        known = {spec.name for spec in self._other.inputs}
+        feeds = {name: array for name, array in self._feeds.items() if name in known}
+        held = {name: form for name, _, form in self._other.run(feeds) if form is not None and name in self._real}
+        return self._real | self._base.within(self._feeds, self._real, held)
+
     def look(self, row: ComparedTensor) -> Answer | None:
         """Return what explains the error of a row; None where it is that of few bits."""
-        x, y = self._real.get(row.name), self._made.get(row.name)
+        x, y = self._wanted.get(row.name), self._made.get(row.name)
         if x is None or y is None or x.size != y.size:
             return None
         x, y = x.astype(np.float64), y.reshape(x.shape).astype(np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...graph import operators
 from .finding import LayerFinding, beyond, finding_of, override
@@ -30,17 +30,22 @@ def held_wrong(
 
     before : the rows that it is computed from. by_layer : what is known of them.
     """
-    finding = _of_scale(row)
-    own = row.kinds[0] not in operators.KEEP_SCALE or not any(same_scale(row, other) for other in before.values())
+    kept = row.kinds[0] in operators.KEEP_SCALE
+    shared = {name for name, other in before.items() if kept and same_scale(row, other)}
+    finding = _of_scale(row, {by_layer[name].kind for name in shared if name in by_layer})
     known = finding is not None and any(name in by_layer and by_layer[name].kind == finding.kind for name in before)
-    return finding if own or known else None
+    return finding if not shared or known else None
 
 
-def _of_scale(row: ComparedTensor) -> LayerFinding | None:
+def _of_scale(row: ComparedTensor, before: Collection[str]) -> LayerFinding | None:
+    """Return what is wrong with the scale; `before` : what is, with the same scale, of what the tensor is moved from.
+
+    Values that are cut off there are cut off by this scale, too, though the layer itself does no harm.
+    """
     pair, form = row.judged, row.held
     if form is None or pair.clipped is None or pair.used is None or not pair.count:
         return None
-    if pair.clipped > _CLIPPED and pair.sqnr < _BITS:
+    if pair.clipped > _CLIPPED and (pair.sqnr < _BITS or "scale too large" in before):
         return finding_of(
             row,
             kind="scale too large",
@@ -65,16 +70,16 @@ def _of_scale(row: ComparedTensor) -> LayerFinding | None:
 
 def _scale(row: ComparedTensor) -> str:
     """Return the override that gives the tensor the largest power of two that holds its range."""
-    form, x = row.held, row.judged.x
+    form, (least, most) = row.held, row.reach
     assert form is not None
-    reach = max(x.high / form.q.high, x.low / form.q.low, 1e-30) * max(form.factor)
+    reach = max(most / form.q.high, least / form.q.low, 1e-30) * max(form.factor)
     return override(row, f"scale:2^{math.floor(-math.log2(reach))}")
 
 
 def range_text(row: ComparedTensor) -> str:
     """Return the range of the values and that of the integers which hold them, in words."""
-    form, x = row.held, row.judged.x
+    form, (least, most) = row.held, row.reach
     assert form is not None
     factor = form.q.scale * max(form.factor)
     low, high = ((end - form.q.zero_point) / factor for end in (form.q.low, form.q.high))
-    return f"[{x.low:.4g}, {x.high:.4g}] in integers of [{low:.4g}, {high:.4g}]"
+    return f"[{least:.4g}, {most:.4g}] in integers of [{low:.4g}, {high:.4g}]"

@@ -27,6 +27,7 @@ from ...run.dump import INDEX, held_of
 from ...run.runners import FloatRunner
 from ...run.session import Session
 from ..stats.stored_form import StoredForm, fitting_factor
+from .clipped_inputs import LEAST_OPSET, doubled
 
 __all__ = ["DumpSource", "FloatSource", "IntegerSource", "Item", "PlannedSource", "TensorSource", "source"]
 
@@ -79,6 +80,7 @@ class FloatSource:
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Graph = session.model
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
+        self._doubled: tuple[Mapping[str, StoredForm], FloatRunner, Mapping[str, str]] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return FloatSource, (self.session,)
@@ -92,6 +94,26 @@ class FloatSource:
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
+
+    def within(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray], held: Mapping[str, StoredForm]
+    ) -> dict[str, np.ndarray]:
+        """Return each layer's tensors as computed from what integers can hold of its inputs, by name.
+
+        real : the tensors as `run` gave them. held : how tensors are held. Nothing where no value is cut off, and of
+        models whose operators cannot cut one off, of opset 7 and older.
+        """
+        ends = {name: form.ends(real[name].ndim) for name, form in held.items() if name in real}
+        beyond = any(((real[name] < low) | (real[name] > high)).any() for name, (low, high) in ends.items())
+        if not beyond or self.graph.graph.opset_imports.get("", 0) < LEAST_OPSET:
+            return {}
+        if self._doubled is None or self._doubled[0] != held:
+            graph, names = doubled(self.graph, {name: held[name] for name in ends}, real)
+            self._doubled = dict(held), FloatRunner(graph, {*names}), names
+        _, runner, stands_for = self._doubled
+        known = {spec.name for spec in self.inputs}
+        inputs = {name: array for name, array in feeds.items() if name in known}
+        return {stands_for[name]: array for name, array, _ in runner.run(inputs)}
 
     def node(self, name: str) -> ir.Node | None:
         """Return the node that writes a tensor."""

@@ -82,7 +82,7 @@ class TrialRuns:
         self.macs = segments.macs
         #: Samples of a block.
         self.block = block_of(planned, segments)
-        self.key = hashed(given.model, planned.plan.to_json().encode())
+        self.key = hashed(given.model, planned.plan.content)
         self._labels_are_classes: bool | None = None
 
     @property

@@ -59,9 +59,12 @@ class PairMeasures:
         self._full = 0  # elements of y at an end of what it can hold
         self._beyond = 0  # elements of x that y cannot hold, by more than a step
 
-    def add(self, x: np.ndarray, y: np.ndarray, held: StoredForm | None = None) -> None:
+    def add(
+        self, x: np.ndarray, y: np.ndarray, held: StoredForm | None = None, whole: np.ndarray | None = None
+    ) -> None:
         """Take in a batch of both, of one shape.
 
+        whole : what x is where it is not computed from values that were cut off; it is asked whether y can hold it.
         held : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as the
         user's tensor that they stand for. ValueError where the shapes differ.
         """
@@ -72,7 +75,7 @@ class PairMeasures:
         part.held = held
         real, counts, wanted = y, None, None
         if held is not None:
-            real, wanted = held.real(y), held.counts(x).reshape(-1)
+            real, wanted = held.real(y), held.counts(x if whole is None else whole).reshape(-1)
             counts = y.reshape(-1)
             if y.dtype.kind not in "iu":
                 counts = np.rint(held.q.counts(counts)) + held.q.zero_point

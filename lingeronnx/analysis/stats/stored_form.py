@@ -41,6 +41,11 @@ class StoredForm:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
         return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
 
+    def ends(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the largest that the integers hold of the user's tensor, to go with `rank` axes."""
+        steps = self.factors(rank) * self.q.scale
+        return (self.q.low - self.q.zero_point) / steps, (self.q.high - self.q.zero_point) / steps
+
     def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
         return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)

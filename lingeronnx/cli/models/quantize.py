@@ -133,6 +133,12 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
 )
 @click.option("--max-ms", type=float, metavar="MS", help="The same of the time of a call, with --clock.")
 @click.option("--budget", type=float, metavar="MINUTES", help="With one of these four: begin no attempt after that.")
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="With one of these four: make attempts side by side on a Dask cluster, such as tcp://host:8786. The result is "
+    "the same.",
+)
 @click.option("--resume", is_flag=True, help="With one of these four: go on with the attempts in OUT_search.jsonl.")
 @click.option(
     "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
@@ -207,7 +213,7 @@ def _wishes(options: dict[str, Any], eval_data: str | None) -> bool:
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     wishes = any(options[key] is not None for key in ("max_drop", "min_sqnr", "max_flash", "max_ms"))
-    given = [key for key in ("resume", "budget") if options[key] not in (None, False)]
+    given = [key for key in ("resume", "budget", "cluster") if options[key] not in (None, False)]
     if not wishes and given:
         raise click.UsageError(f"--{given[0]} needs --max-drop POINTS, --min-sqnr DB, --max-flash BYTES or --max-ms MS")
     return wishes

@@ -4,5 +4,15 @@ from .batches import MOST_UNBOUNDED, Data
 from .functions import load_function
 from .inputs import Batch, InputSpec, Progress
 from .pictures import Pictures
+from .sources import found_from_anywhere
 
-__all__ = ["MOST_UNBOUNDED", "Batch", "Data", "InputSpec", "Pictures", "Progress", "load_function"]
+__all__ = [
+    "MOST_UNBOUNDED",
+    "Batch",
+    "Data",
+    "InputSpec",
+    "Pictures",
+    "Progress",
+    "found_from_anywhere",
+    "load_function",
+]

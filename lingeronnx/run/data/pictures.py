@@ -99,6 +99,11 @@ class Pictures:
         self._files = self._listed()
         _pillow()
 
+    def __getstate__(self) -> dict[str, object]:
+        """Another process may work in another folder."""
+        files = [(path.absolute(), label) for path, label in self._files]
+        return {**self.__dict__, "folder": self.folder.absolute(), "_files": files}
+
     def __len__(self) -> int:
         return len(self._files)
 

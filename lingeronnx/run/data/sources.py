@@ -19,7 +19,7 @@ from .archives import labels_of, read_file
 from .functions import user_function
 from .pictures import is_picture
 
-__all__ = ["Given", "Opener", "opener"]
+__all__ = ["Given", "Opener", "found_from_anywhere", "opener"]
 
 #: What is given for one batch, before it is looked at, and its labels.
 Given = tuple[object, object]
@@ -110,6 +110,17 @@ def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[
         function = user_function(module, name, what)
         return Opener(lambda: map(partial(_pair, names=names), _iterate(function(), what)), True, what, True)
     raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
+
+
+def found_from_anywhere(source: object) -> object:
+    """Return what names a file so that a process in another folder finds it, all else as it is."""
+    if not isinstance(source, str | os.PathLike):
+        return source
+    text = os.fspath(source)
+    module, colon, name = text.rpartition(":")
+    if colon and module.endswith(".py") and name.isidentifier():
+        return f"{os.path.abspath(module)}:{name}"
+    return os.path.abspath(text) if Path(text).exists() else source
 
 
 def _split(arrays: Mapping[str, object], names: Collection[str]) -> tuple[dict[str, np.ndarray], object]:

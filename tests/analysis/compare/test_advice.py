@@ -1,9 +1,16 @@
 """Planted faults: the advisor's first finding names the layer and the cause."""
 
 import numpy as np
+import onnx
 import pytest
 
-from benchmarks.planted_faults import KINDS, SHARED, concat_scale, dense_net, judged, resnet
+from benchmarks.planted_faults import KINDS, SHARED, _inner, _Weights, concat_scale, dense_net, judged, resnet
+from lingeronnx.analysis.compare.advice import advise
+from lingeronnx.analysis.compare.join import join
+from lingeronnx.analysis.compare.sources import source
+from lingeronnx.graph.digests import whole
+from lingeronnx.run.origin import note_made
+from lingeronnx.run.session import Session
 from tests.examples import first
 
 
@@ -17,6 +24,27 @@ def test_one_of_each_kind(dense, kind):
     outcome = judged(kind(dense, np.random.default_rng(3)))
     assert outcome.layer, f"{outcome.wanted}; said: {outcome.first}"
     assert outcome.cause, f"{outcome.wanted}; said: {outcome.first}"
+
+
+def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
+    """Weights of one channel, silent but for a few values, make the chip's rules bind the scale: these are the cause.
+
+    Of a graph that does not say that calibration chose its scales, the scale itself is named.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(dense.proto)
+    nodes = _inner(proto)[-1]
+    values, cut = Session(dense.model).run([nodes[0].output[0], nodes[1].output[0]], {dense.input: dense.calib})
+    channel, gain = int(cut.max(axis=(0, 2, 3)).argmax()), 600.0
+    _Weights(proto).affine(nodes[0], channel, gain, 15 * float(cut.max()) - gain * float(values[:, channel].max()))
+    joined = join(*map(source, dense.quantized(proto)), dense.data)
+    unknown = advise(joined, dense.data)[0]
+    assert unknown.kind == "scale too small"
+    for settings, named in (({"calibrator": "max"}, False), ({"overrides": {"scores": {"scale": 8.0}}}, True)):
+        note_made(joined.other.graph, whole(joined.base.graph), settings)
+        first = advise(joined, dense.data)[0]
+        assert (first.kind == unknown.kind) == named
+        assert named or first.options == ("--effort normal",)
 
 
 @pytest.mark.deep

@@ -296,7 +296,7 @@ def test_cluster_writes_the_same_files(tmp_path):
         (tmp_path / name).mkdir()
     run(net, folder=tmp_path / "one", batch=2)
     with distributed.LocalCluster(
-        n_workers=2, processes=True, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     ) as cluster:
         killed = []
 

@@ -1,0 +1,78 @@
+"""A float model in which every layer is there twice: as it is, and reading what integers can hold of its inputs.
+
+What a layer makes of inputs that were cut off before it is no error of its own. So the graph is doubled: the first copy
+computes the model, and the second one reads of each tensor that is held in integers
+
+    Min(Max(tensor, low), high)        low and high: the ends of the integers, in the user's numbers, per channel
+
+of the *first* copy. What was cut off before one layer is thus not cut off again behind it: each layer is judged alone.
+Knows graphs, runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...graph import ir
+from ..stats.stored_form import StoredForm
+
+__all__ = ["LEAST_OPSET", "doubled"]
+
+#: Max and Min of older opsets take arrays of one shape only.
+LEAST_OPSET = 8
+
+
+def doubled(
+    graph: ir.Graph, held: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
+) -> tuple[ir.Graph, dict[str, str]]:
+    """Return `graph` and behind it its second copy, and {a tensor of the second copy: the one it stands for}.
+
+    held : how tensors are held in integers, by name. real : the tensors, of which rank and type count here.
+    """
+    whole, second = ir.clone(graph), ir.clone(graph)
+    taken = ir.names(whole)
+    first = {str(v.name): v for v in (*ir.values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)}
+    cut = {name: _cut(whole, first[name], form, real[name], taken) for name, form in held.items()}
+    second.graph.outputs.clear()
+    for value in (*second.graph.inputs, *second.graph.initializers.values()):
+        _read_instead(value, cut.get(str(value.name), first[str(value.name)]))
+    names: dict[str, str] = {}
+    for node in list(second.graph):
+        for value in node.outputs:
+            if not value.name:
+                continue
+            name = str(value.name)
+            if name in cut:
+                _read_instead(value, cut[name])
+            value.name = _new(f"{name}_own", taken)
+            names[str(value.name)] = name
+        second.graph.remove(node)
+        node.name = f"{node.name}_own"
+        whole.graph.append(node)
+    return whole, names
+
+
+def _read_instead(value: ir.Value, other: ir.Value) -> None:
+    for use in list(value.uses()):
+        use.node.replace_input_with(use.idx, other)
+
+
+def _cut(graph: ir.Graph, value: ir.Value, form: StoredForm, like: np.ndarray, taken: set[str]) -> ir.Value:
+    """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
+    for op_type, end in zip(("Max", "Min"), form.ends(like.ndim), strict=True):
+        most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
+        bound = np.clip(end, -most, most).astype(like.dtype)
+        constant = ir.add_initializer(graph, _new(f"{value.name}_{op_type}", taken), bound)
+        name = _new(f"{value.name}_cut", taken)
+        graph.graph.append(ir.make_node(op_type, [value, constant], output=name, name=name, like=value))
+        value = graph.graph[-1].outputs[0]
+    return value
+
+
+def _new(base: str, taken: set[str]) -> str:
+    """Return a name that is free, and take it."""
+    name = ir.free_name(base, taken)
+    taken.add(name)
+    return name
