@@ -21,7 +21,10 @@ from ..targets import Target
 from ._base import Maker
 from .affine import between_layers
 
-__all__ = ["distance_to_bound"]
+__all__ = ["FLOOR", "distance_to_bound"]
+
+#: What the metadata of a ReLU say that is a Clip's lower bound: it cuts off no more than that Clip did.
+FLOOR = "lingeronnx.floor"
 
 
 def distance_to_bound(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
@@ -48,6 +51,7 @@ def distance_to_bound(model: ir.Graph, node: ir.Node, target: Target) -> tuple[s
         distance = make("Sub", [source, bound], sizes, "distance")
         if high == math.inf:
             above = make("Relu", [distance], sizes, "above")
+            ir.maker(above).metadata_props[FLOOR] = "lower bound"
         else:
             ends = [make.constant(np.array(v, np.float32), what) for v, what in ((0, "none"), (high - low, "room"))]
             above = make("Clip", [distance, *ends], sizes, "above")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from ...errors import ConstraintError
+from ...fit.bounds import FLOOR
 from ...graph import ir, operators
 from ...ops.macs import macs
 from ...run.data import Progress
@@ -215,7 +216,12 @@ def _spectrum(nodes: Collection[ir.Node], kinds: Callable[[ir.Node], set[str]]) 
 
 
 def _bends(node: ir.Node, kinds: Callable[[ir.Node], set[str]]) -> bool:
-    """Whether it is an activation function; a Clip without an upper bound is a floor, as logarithms need it."""
+    """Whether it is an activation function; a Clip without an upper bound is a floor, as logarithms need it.
+
+    So is the ReLU that stands for such a Clip on a chip.
+    """
+    if FLOOR in node.metadata_props:
+        return False
     if node.op_type == "Clip":
         return len(node.inputs) > 2 and node.inputs[2] is not None
     return not kinds(node).isdisjoint(_BENT)
