@@ -15,6 +15,7 @@ the format allows; the copy also has today's names for operators and attributes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,8 @@ def register_schemas() -> None:
     for form in formats_known():
         if not defs.has(form.name, DOMAIN):
             defs.register_schema(_standard_schema(form) if _is_plain_standard(form) else _schema(form))
+            # onnx 1.19 waits for ever at the end of a process that leaves it a function of Python's.
+            atexit.register(forget, form)
 
 
 def forget(form: Format) -> None:
