@@ -7,6 +7,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.plan import in_groups
 from lingeronnx.qdq.blocks import held_in_blocks
+from tests import nets
 
 NONE = np.zeros(0, np.float32)
 
@@ -49,3 +50,19 @@ def test_other_ratios_stay():
 def test_what_is_refused(made, step, zero):
     with pytest.raises(lo.ModelError, match="n: it has a scale for each block; read are those of a constant matrix"):
         held_in_blocks(made, ir.DataType.INT8, np.float32(step), zero, NONE)
+
+
+@pytest.mark.parametrize("mode", ("max-value", "q-value"))
+@pytest.mark.parametrize("bits", (4, 8))
+def test_convolutions_beside_groups_keep_their_channels_and_bits(mode, bits):
+    """A graph with groups holds convolutions with a scale per channel: both come back as they were."""
+    net = nets.Net(3, 6, 6)
+    hidden = net.node("Flatten", net.node("Relu", net.conv("x", (4, 3, 3, 3))))
+    graph = net.graph(net.linear(hidden, (64, 5), out="y"))
+    x = {"x": np.random.default_rng(2).standard_normal((16, 3, 6, 6)).astype(np.float32)}
+    settings = {"platform": "generic", "mode": mode, "weight_bits": bits, "weight_scales": "group:8", "effort": "fast"}
+    made = lo.quantize(graph, x, **settings).graph
+    back = lo.convert(lo.convert(made, "qdq").graph, "thinker", platform="generic").graph
+    widths = [[ir.attr(node, "parameter_bits") for node in g.graph if ir.attr(node, "scale_w")] for g in (made, back)]
+    assert widths == [[bits, bits]] * 2
+    np.testing.assert_array_equal(lo.Session(back).run(None, x)[0], lo.Session(made).run(None, x)[0])

@@ -192,7 +192,7 @@ def _weight(grid: Affine, values: np.ndarray, form: Format, target: Target, conf
         taken = form.grouped and bits == grid.bits and grid.granularity.size == group_size(conf.weight_scales)
         return _on_grid(values, _in_groups(grid, values), conf) if taken else None
     if not bits or (
-        many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != grid.scales.size)
+        many and (axis is None or conf.weight_scales == "tensor" or values.shape[axis] != grid.scales.size)
     ):
         return None
     q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)

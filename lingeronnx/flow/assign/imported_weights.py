@@ -83,7 +83,7 @@ def _held(grid: Affine, values: np.ndarray, axis: int | None, target: Target, co
     if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
         return None
     scales = _symmetric(grid)
-    if many and conf.weight_scales == "channel":
+    if many and conf.weight_scales != "tensor":
         rows = np.moveaxis(values, axis or 0, 0)
         scales_held = tuple(_fitting(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True))
         return Affine(scales_held, bits, PerAxis(axis or 0))
