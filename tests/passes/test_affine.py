@@ -31,6 +31,15 @@ def test_constant_first(operator):
     fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("number", (np.inf, -np.inf, np.nan))
+@pytest.mark.parametrize("operator", ("Mul", "Add"))
+def test_what_is_infinite_stays(operator, number):
+    """Weights that are infinite sum up to what is no number."""
+    array = positive(3, 1, 1)
+    array[1] = number
+    stays(graph(behind_conv(operator), w=WEIGHT, k=array), fold_affine)
+
+
 MOVES = {
     "Squeeze": ("float[N,3,4]", "s = Squeeze(c, axis)", (3, 1)),
     "Unsqueeze": ("float[N,1,3,1,4]", "s = Unsqueeze(c, front)", (3, 1, 1)),

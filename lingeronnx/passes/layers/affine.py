@@ -135,11 +135,17 @@ def _reason(node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.nd
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray, bool] | None:
+    """Return (what is computed, the constant, whether that stands first); None also where it is infinite.
+
+    A weight that is infinite gives sums that are no numbers, where the layer's output times infinity is infinite.
+    """
     left, right = node.inputs
     if left is None or right is None:
         return None
     constants = ir.const(left), ir.const(right)
     if (constants[0] is None) == (constants[1] is None):
+        return None
+    if any(array is not None and array.dtype.kind == "f" and not np.isfinite(array).all() for array in constants):
         return None
     if constants[1] is not None:
         return left, constants[1], False
