@@ -58,9 +58,7 @@ class Builder:
         return node.outputs[0]
 
     def _name(self, what: str) -> str:
-        name = ir.free_name(f"{self._base}_{what}", self._taken)
-        self._taken.add(name)
-        return name
+        return ir.take_name(f"{self._base}_{what}", self._taken)
 
     def constant(self, array: np.ndarray, what: str) -> ir.Value:
         """Return an initializer with `array`."""

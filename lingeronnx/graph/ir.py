@@ -553,6 +553,13 @@ def free_name(base: str, taken: Collection[str]) -> str:
     return name
 
 
+def take_name(base: str, taken: set[str]) -> str:
+    """Return `base`, with a number where it is in `taken`, to which it is added."""
+    name = free_name(base, taken)
+    taken.add(name)
+    return name
+
+
 def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
     """Register the constant `array` under `name` (which must be free) and return its value."""
     tensor = oir.tensor(np.asarray(array, order="C"), name=name)

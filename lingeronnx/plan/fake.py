@@ -45,7 +45,7 @@ def cut(graph: ir.Graph, plan: Plan, at: Collection[str]) -> tuple[ir.Graph, dic
         writes[str(last.name)] = name
         if name not in at:
             continue
-        graph_input = ir.Value(name=_new(f"{name}_given", taken), shape=last.shape, type=last.type)
+        graph_input = ir.Value(name=ir.take_name(f"{name}_given", taken), shape=last.shape, type=last.type)
         copy.graph.inputs.append(graph_input)
         reads[str(graph_input.name)] = name
         for node, index in readers:
@@ -85,10 +85,10 @@ def _steps(model: ir.Graph, value: ir.Value, q: Affine, taken: set[str]) -> list
     )  # fmt: skip
     for op_type, operands in steps:
         constants = [
-            ir.add_initializer(model, _new(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
+            ir.add_initializer(model, ir.take_name(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
             for operand in operands
         ]
-        output = _new(f"{value.name}_rounded", taken)
+        output = ir.take_name(f"{value.name}_rounded", taken)
         nodes.append(ir.make_node(op_type, [last, *constants], output=output, name=output, like=value))
         last = nodes[-1].outputs[0]
     return nodes
@@ -100,10 +100,3 @@ def _round_weights(model: ir.Graph, wanted: Mapping[str, Affine]) -> None:
         if q is not None and array is not None:
             most = np.finfo(array.dtype).max  # the lowest number there is, of a mask, may round to one beyond
             ir.fill(value, np.clip(q.on_grid(array.astype(np.float64)), -most, most).astype(array.dtype))
-
-
-def _new(base: str, taken: set[str]) -> str:
-    """Return a name that is free, and take it."""
-    name = ir.free_name(base, taken)
-    taken.add(name)
-    return name

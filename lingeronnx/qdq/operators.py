@@ -87,9 +87,7 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
     taken = ir.names(model)
 
     def name(what: str) -> str:
-        free_name = ir.free_name(f"{node.outputs[0].name}_{what}", taken)
-        taken.add(free_name)
-        return free_name
+        return ir.take_name(f"{node.outputs[0].name}_{what}", taken)
 
     def make(kind: str, inputs: list[ir.Value | None], what: str, **attributes: int) -> ir.Value:
         while inputs and inputs[-1] is None:

@@ -276,9 +276,7 @@ class Writer:
         return [node]
 
     def _name(self, base: str) -> str:
-        free = ir.free_name(base, self.taken)
-        self.taken.add(free)
-        return free
+        return ir.take_name(base, self.taken)
 
 
 def _told(model: ir.Graph, name: str, scale: float | Sequence[float]) -> bool:

@@ -46,7 +46,7 @@ def doubled(
             name = str(value.name)
             if name in cut:
                 _read_instead(value, cut[name])
-            value.name = _new(f"{name}_own", taken)
+            value.name = ir.take_name(f"{name}_own", taken)
             names[str(value.name)] = name
         second.graph.remove(node)
         node.name = f"{node.name}_own"
@@ -64,15 +64,8 @@ def _cut(graph: ir.Graph, value: ir.Value, form: StoredForm, like: np.ndarray, t
     for op_type, end in zip(("Max", "Min"), form.ends(like.ndim), strict=True):
         most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
         bound = np.clip(end, -most, most).astype(like.dtype)
-        constant = ir.add_initializer(graph, _new(f"{value.name}_{op_type}", taken), bound)
-        name = _new(f"{value.name}_cut", taken)
+        constant = ir.add_initializer(graph, ir.take_name(f"{value.name}_{op_type}", taken), bound)
+        name = ir.take_name(f"{value.name}_cut", taken)
         graph.graph.append(ir.make_node(op_type, [value, constant], output=name, name=name, like=value))
         value = graph.graph[-1].outputs[0]
     return value
-
-
-def _new(base: str, taken: set[str]) -> str:
-    """Return a name that is free, and take it."""
-    name = ir.free_name(base, taken)
-    taken.add(name)
-    return name

@@ -46,7 +46,7 @@ from .area import SOFTMAX_BYTES, work_area
 from .linear import LARGEST_AREA, means_as_convolutions, parted_rows, rows_joined
 from .lstm import lstm_area, lstm_even, lstm_state
 from .narrow import narrow_weights
-from .nodes import ONE, free, joined, part
+from .nodes import ONE, joined, part
 from .twice import read_once
 
 __all__ = ["REMEDIED", "chip_form"]
@@ -252,7 +252,7 @@ def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start
         [rows.outputs[0]],
         name=f"{node.name}_part{start}",
         domain=node.domain,
-        output=free(f"{base}_part{start}", taken),
+        output=ir.take_name(f"{base}_part{start}", taken),
         like=node.outputs[0],
     )
     some.attributes.update(node.attributes)

@@ -10,7 +10,7 @@ from ....formats import CONCAT, CONV2D, RESHAPE
 from ....graph import ir
 from ... import Target
 
-__all__ = ["ONE", "POINTWISE", "cut", "free", "join", "joined", "part", "pointwise"]
+__all__ = ["ONE", "POINTWISE", "cut", "join", "joined", "part", "pointwise"]
 
 #: The weight of an identity convolution or layer, and its scale.
 ONE = 64
@@ -25,21 +25,14 @@ POINTWISE = {
 _PLACE = ("platform", "platform_quant", "quant_mode")
 
 
-def free(base: str, taken: set[str]) -> str:
-    """Return `base`, with a number where it is in `taken`, to which it is added."""
-    name = ir.free_name(base, taken)
-    taken.add(name)
-    return name
-
-
 def part(graph: ir.Graph, value: ir.Value, axis: int, start: int, end: int, base: str, taken: set[str]) -> ir.Node:
     """Return a Slice of the positions `start` .. `end` - 1 of `value`, to be inserted.
 
     base : of the name of its output. taken : names that tensors have; the new ones are added.
     """
-    name = free(base, taken)
+    name = ir.take_name(base, taken)
     bounds = [
-        ir.add_initializer(graph, free(f"{name}_{what}", taken), np.array([number], np.int64))
+        ir.add_initializer(graph, ir.take_name(f"{name}_{what}", taken), np.array([number], np.int64))
         for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))
     ]
     slice_node = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
@@ -124,8 +117,11 @@ def pointwise(
     for base, (op_type, domain, attributes), held, sizes in steps:
         if op_type == RESHAPE.name and list(sizes) == list(ir.shape(value) or ()):
             continue
-        own = free(base, taken)
-        inputs = [value, *(ir.add_initializer(graph, free(f"{own}_{what}", taken), a) for what, a in held.items())]
+        own = ir.take_name(base, taken)
+        inputs = [
+            value,
+            *(ir.add_initializer(graph, ir.take_name(f"{own}_{what}", taken), a) for what, a in held.items()),
+        ]
         inserted = ir.make_node(
             op_type, inputs, attributes, name=f"{op_type}_{own}", output=own, domain=domain, like=value
         )

@@ -18,7 +18,7 @@ from .....graph import ir
 from .....graph.detached_nodes import loose_node, loose_tensor
 from .... import Target
 from ...packer.limits.operators import of_layers
-from ..nodes import free, join, part
+from ..nodes import join, part
 from .costs import Costs
 
 __all__ = ["MOST_JOINED", "Matrix", "Sheet", "size", "sizes"]
@@ -130,11 +130,11 @@ class Sheet:
 
     def name(self, base: str) -> str:
         """Return a name for a tensor that no other has."""
-        return free(base, self._taken)
+        return ir.take_name(base, self._taken)
 
     def _title(self, base: str) -> str:
         """Return a name for a node that no other has."""
-        return free(base, self._titles)
+        return ir.take_name(base, self._titles)
 
     def constant(self, base: str, array: np.ndarray) -> ir.Value:
         """Return a constant."""

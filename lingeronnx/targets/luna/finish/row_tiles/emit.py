@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .....formats import QUANT
 from .....graph import ir
-from ..nodes import free, join, part
+from ..nodes import join, part
 from .runs import Rows, Tile, TiledRun
 
 __all__ = ["emit"]
@@ -69,7 +69,7 @@ def _slice(
 def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: set[str], number: int) -> ir.Value:
     """Return the output of a copy of `node` on a tile."""
     value = node.outputs[0]
-    name = free(f"{value.name}_tile{number}", taken)
+    name = ir.take_name(f"{value.name}_tile{number}", taken)
     label = (
         f"{node.name}_tile{number}" if number else node.name
     )  # the first stands for the layer where layers are named
@@ -97,7 +97,7 @@ def _joined(run: TiledRun, parts: Sequence[ir.Value], taken: set[str]) -> ir.Nod
     """Return the iqCat of the parts, which are all held at the scale of the result."""
     scale, maker = _scale(run.result)
     name = f"{run.result.name}_joined"
-    return join(parts, 2, scale, maker, name, free(name, taken))
+    return join(parts, 2, scale, maker, name, ir.take_name(name, taken))
 
 
 def _scale(value: ir.Value) -> tuple[float, ir.Node]:
