@@ -36,13 +36,13 @@ def settings(name, algorithm, method):
     return chosen
 
 
-def simplified(model, out, batch):
-    """Write the model with a batch of `batch` behind onnxsim; return its path."""
+def simplified(model, out):
+    """Write the model with a batch of 1 behind onnxsim; return its path."""
     loaded = onnx.load(model)
     for value in (*loaded.graph.input, *loaded.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_value = batch
+        value.type.tensor_type.shape.dim[0].dim_value = 1
     simple, _ = simplify(loaded)
-    fixed = str(Path(out).with_suffix(f".simple{batch}.onnx"))
+    fixed = str(Path(out).with_suffix(".simple.onnx"))
     onnx.save(simple, fixed)
     return fixed
 
@@ -94,14 +94,13 @@ def main():
     name, algorithm, *methods = setting.split(",")
     method = methods[0] if methods else ""
     (array,) = dict(np.load(calib)).values()
+    fixed = simplified(model, out)
     if method == "auto":
-        searched(simplified(model, out, 1), array, out, AUTO[name])
+        searched(fixed, array, out, AUTO[name])
         return
-    size = BATCH if method == "tqt" else 1
-    data = batches(array, size)
-    fixed = simplified(model, out, size)
+    data = batches(array, BATCH if method == "tqt" else 1)
     graph = quantize_onnx_model(
-        fixed, data, len(data), list(data[0].shape), TargetPlatform[name], setting=settings(name, algorithm, method),
+        fixed, data, len(data), [1, *array.shape[1:]], TargetPlatform[name], setting=settings(name, algorithm, method),
         device="cpu", collate_fn=lambda x: x,
     )  # fmt: skip
     export(graph, out)
