@@ -36,8 +36,8 @@ PAGE, DATA = "report.html", "report.json"
 
 
 def report(
-    model: str | os.PathLike[str] | ir.Graph,
-    quantized: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    model: ir.ModelLike,
+    quantized: ir.ModelLike,
     data: object,
     folder: str | os.PathLike[str],
     *,

@@ -91,7 +91,7 @@ class Verification:
 
 
 def verify(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     data: object,
     *,
     dump: str | os.PathLike[str] | None = None,

@@ -168,7 +168,7 @@ def _attribute(attr: Attr) -> defs.OpSchema.Attribute:
 # ---- the check ---------------------------------------------------------------------------------------------------
 
 
-def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> None:
+def check_model(model: ir.ModelLike) -> None:
     """Check an integer graph, from a file or in memory, by ONNX's checker and shape inference; see the module.
 
     Raises ModelError for an unknown operator, a missing, misspelt or wrongly typed attribute, a wrong number of inputs

@@ -28,7 +28,7 @@ __all__ = ["check", "structure"]
 
 
 def check(
-    model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph,
+    model: ir.ModelLike,
     *,
     platform: str | Target | None = None,
     calib: object = None,
@@ -87,7 +87,7 @@ def check(
 
 @np.errstate(all="ignore")  # as in `quantize`
 def structure(
-    model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    model: ir.ModelLike,
     *,
     platform: str | Target | None = None,
     calib: object = None,

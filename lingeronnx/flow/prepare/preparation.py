@@ -139,7 +139,7 @@ class Prepared:
 
 
 def prepare(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     calib: object,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
