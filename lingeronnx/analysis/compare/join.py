@@ -190,13 +190,15 @@ class Join:
             if name in self._state:
                 ends[self._state[name]] = array if form is None else form.real(array).astype(np.float32)
         if not self.rows:
-            raise DataError("the two models have no tensor in common: is one made from the other?")
+            raise DataError("the two models have no tensor in common; compare a model with what was made of it")
         if self._local:
             own = self._within(ours, real)
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
         for name, to in self._state.items():
             if name not in real or to not in ends:
-                raise ConfigError(f"state: no tensor is called '{name}' in both models{nearest(name, real)}")
+                raise ConfigError(
+                    f"state: no tensor is called '{name}' in both models{nearest(name, real)}; write OUTPUT=INPUT"
+                )
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
@@ -386,7 +388,9 @@ def batches(
     """Yield (feeds, labels), with zeros for the states of the first call; ConfigError for a state without an input."""
     inputs = [spec.name for spec in specs]
     if lost := next((name for name in (state or {}).values() if name not in inputs), ""):
-        raise ConfigError(f"state: the model has no input '{lost}'{nearest(lost, inputs)}")
+        raise ConfigError(
+            f"state: the model has no input '{lost}'{nearest(lost, inputs)}; inputs are {', '.join(inputs)}"
+        )
     fed = [spec for spec in specs if spec.name in (state or {}).values()]
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
     if state:
