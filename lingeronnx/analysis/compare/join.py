@@ -196,9 +196,7 @@ class Join:
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
         for name, to in self._state.items():
             if name not in real or to not in ends:
-                raise ConfigError(
-                    f"state: no tensor is called '{name}' in both models{nearest(name, real)}; write OUTPUT=INPUT"
-                )
+                raise ConfigError(f"state: no tensor is called '{name}' in both models{nearest(name, real)}")
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
@@ -388,9 +386,7 @@ def batches(
     """Yield (feeds, labels), with zeros for the states of the first call; ConfigError for a state without an input."""
     inputs = [spec.name for spec in specs]
     if lost := next((name for name in (state or {}).values() if name not in inputs), ""):
-        raise ConfigError(
-            f"state: the model has no input '{lost}'{nearest(lost, inputs)}; inputs are {', '.join(inputs)}"
-        )
+        raise ConfigError(f"state: the model has no input '{lost}'{nearest(lost, inputs)}")
     fed = [spec for spec in specs if spec.name in (state or {}).values()]
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
     if state:
