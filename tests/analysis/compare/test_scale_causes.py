@@ -54,7 +54,7 @@ def test_no_power_of_two_leaves_less_error(seed, degrees, size, count):
 
 def test_what_a_relu_cuts_off_counts_for_nothing():
     x = np.random.default_rng(0).uniform(-100, 1, (500, 4, 1, 1)).astype(np.float32)
-    assert advised(row_of(x, 2.0**10, window=(0.0, np.inf))) == 6
+    assert advised(row_of(x, 2.0**10, window=(0.0, np.inf))) == 7  # up to 127/128: next to nothing is cut off
     assert advised(row_of(x, 2.0**10)) == 0
 
 
