@@ -99,8 +99,8 @@ def sound(name: str, plain: bool) -> float:
 class Mended:
     """What a fault took, and what its remedy gave: levels in dB of the sound, the spoiled and the mended model.
 
-    without : of the model quantized again in the user's way, without the options. data : whether that is where the fault
-    is.
+    without : of the model quantized again in the user's way, without the options. data : whether the fault is
+    there.
     """
 
     outcome: Outcome
