@@ -4,15 +4,17 @@
 
 Every graph is what ``lingeronnx quantize`` writes: with the options that make a fault of `planted_faults`, or spoiled
 after it was made. Counted is how often the first finding names the layer and the cause. Then the model is quantized
-again with the advised options behind the others; without the change where the graph was changed; and with calibration
-data of the same form where the data have another one. All levels are the SQNR in dB of the worst output against the
-float model, on samples that nothing was calibrated with, none counted above 60 dB:
+again with the advised options behind the others, and without the change where the graph was changed. All levels are the
+SQNR in dB of the worst output against the float model, on samples that nothing was calibrated with, none counted above
+60 dB:
 
     took        what the net without the fault has, less what the spoiled one has
     given back  what the mended one has, less what the spoiled one has; in percent of what the fault took
     idle        options were advised, and change less than half a dB
 
-What takes less than half a dB is not counted as a loss.
+What takes less than half a dB is not counted as a loss. Where the fault is the data's form, nothing is given back that
+could be told in percent: data prepared as for calibration give what the sound net has, and after calibration with data
+of the other form the levels are of other data. `--details` tells them.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def sound(name: str, plain: bool) -> float:
 class Mended:
     """What a fault took, and what its remedy gave: levels in dB of the sound, the spoiled and the mended model.
 
-    without : of the model quantized again in the user's way, without the options.
+    without : of the model quantized again in the user's way, without the options. data : whether the fault is
+    there.
     """
 
     outcome: Outcome
@@ -105,6 +108,7 @@ class Mended:
     spoiled: float
     without: float
     mended: float
+    data: bool
 
     @property
     def took(self) -> float:
@@ -133,7 +137,7 @@ def mended(name: str, kind: int, seed: int) -> Mended:
     options = shlex.split(outcome.options)
     best = quantized(fault.model, calib, [*fault.line, *options]) if options else again
     levels = [level(fault.model, graph, fault.data) for graph in (fault.graph, again, best)]
-    return Mended(outcome, sound(name, fault.line == PLAIN), *levels)
+    return Mended(outcome, sound(name, fault.line == PLAIN), *levels, data=fault.calib is not None)
 
 
 def main() -> None:
@@ -182,11 +186,11 @@ def _told(one: Mended) -> str:
 
 
 def _row(title: str, found: Sequence[Mended]) -> str:
-    many, lost = len(found), [one for one in found if one.took >= _LEAST]
+    many, lost = len(found), [one for one in found if one.took >= _LEAST and not one.data]
     layer, cause = (sum(getattr(one.outcome, key) for one in found) for key in ("layer", "cause"))
     took, given = (sum(values) for values in ([o.took for o in lost], [o.back * o.took for o in lost]))
     cells = [title, f"{layer} of {many}", f"{cause} of {many}", f"{np.median([one.took for one in found]):.1f}"]
-    cells += [f"{len(lost)} of {many}", f"{100 * given / took:.0f} %" if lost else "-"]
+    cells += [f"{sum(one.took >= _LEAST for one in found)} of {many}", f"{100 * given / took:.0f} %" if lost else "-"]
     cells += [f"{sum(one.back >= _BACK for one in lost)} of {len(lost)}" if lost else "-"]
     return "| " + " | ".join([*cells, str(sum(one.idle for one in found))]) + " |"
 

@@ -102,7 +102,7 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
 
         rows = rows_of(arrays(model))
     if not rows:
-        raise DataError("there is no weight to analyse: it holds no array of numbers")
+        raise DataError("there is no array of numbers to analyse; give a model, or a checkpoint with its weights")
     if log is not None:
         write_text(log, grid(rows, WEIGHTS))
     return rows

@@ -113,4 +113,6 @@ def words_of(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise ConfigError(f"the arguments {line[:80]!r} cannot be split into words ({error})") from error
+        raise ConfigError(
+            f"the arguments {line[:80]!r} cannot be split into words ({error}); close each quotation mark"
+        ) from error

@@ -103,7 +103,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield temporary
             temporary.replace(target)
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"cannot write {path}: {error.strerror or error}; make room, or choose another place"
+            ) from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -141,14 +143,16 @@ def given_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
     """
     name = os.fspath(path)
     if (kind := no_regular_file(path)) is not None:
-        raise ConfigError(f"cannot read {what} {name}: it is {kind}, no regular file")
+        raise ConfigError(
+            f"cannot read {what} {name}: it is {kind}, no regular file; write what it gives to a file first"
+        )
     try:
         size = os.stat(path).st_size
         if size > most:
             raise ConfigError(f"{what} {name} has {size:,} bytes; at most {most:,} are read")
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {what} {name}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {what} {name}: {error.strerror}; give the path of a file") from error
 
 
 def chip_file(path: Path) -> Path:
@@ -195,13 +199,17 @@ def renewing_folder(path: str | os.PathLike[str], gone: Collection[str]) -> Iter
         try:
             made = held.enter_context(replacing_folder(place))
         except OSError as error:
-            raise ConfigError(f"cannot make the folder {path}: {error.strerror} ({place.parent})") from error
+            raise ConfigError(
+                f"cannot make the folder {path}: {error.strerror} ({place.parent}); choose another place"
+            ) from error
         yield made
         try:
             take_over(place, made, gone)
             held.close()
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"cannot write {path}: {error.strerror or error}; make room, or choose another place"
+            ) from error
 
 
 def take_over(old: Path, new: Path, gone: Collection[str]) -> None:
@@ -248,8 +256,8 @@ def folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
     try:
         home.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
-        remedy = "; it is a file, give a folder" if home.is_file() else ""
-        raise ConfigError(f"cannot make the folder {home}: {error.strerror}{remedy}") from error
+        remedy = "it is a file, give a folder" if home.is_file() else "choose another place"
+        raise ConfigError(f"cannot make the folder {home}: {error.strerror}; {remedy}") from error
     return home
 
 

@@ -1,7 +1,8 @@
 """docs/errors.md: every message that a user can meet, from the places in the code that raise one.
 
 A message is written as *what is wrong; what to do*: the sources are parsed, never run, and each text is cut at its
-first semicolon, or at a colon behind which it says what to do. What is filled in at run time stands as `…`.
+first semicolon, or at a colon behind which it says what to do, or the limit. What is filled in at run time stands as
+`…`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ __all__ = ["AREAS", "GROUPS", "Message", "Module", "messages", "page"]
 _ROOT = Path(__file__).parents[2]
 _OPEN = "…"
 _CUT = re.compile(
-    r"; |: (?=(?:add|choose|export|give|install|lower|make|name|pass|put|quantize|raise|set|take|use|write) )"
+    r"; |: (?=(?:add|build|call|choose|export|give|install|leave|lower|make|measure|name|pass|pip|put|quantize|raise|"
+    r"say|set|take|use|write) )"
 )
+_LIMIT = re.compile(r": (?=it is (?:an? |\d|…)|it must|at least|sizes are )")
 
 _HEAD = f"""{MADE}
 
@@ -122,7 +125,8 @@ class Message(NamedTuple):
     @property
     def parts(self) -> tuple[str, str]:
         """Return (what is wrong, the rest: limit and remedy)."""
-        what, rest, *_ = [*_CUT.split(self.text, maxsplit=1), ""]
+        cut = _CUT if _CUT.search(self.text) else _LIMIT
+        what, rest, *_ = [*cut.split(self.text, maxsplit=1), ""]
         return what, rest
 
 

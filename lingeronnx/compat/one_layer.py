@@ -51,7 +51,9 @@ class AnalysisQuant:
             if given is not None:
                 raise ConfigError(f"{name} = '{given}' belongs to a format of two files; give the .onnx as model_dir")
         if not callable(eval_function):
-            raise ConfigError("eval_function is missing: a function of a model that returns a number, larger is better")
+            raise ConfigError(
+                "eval_function is missing; give a function of a model that returns a number, larger is better"
+            )
         if num_histogram_plots < 0:
             raise ConfigError(f"num_histogram_plots = {num_histogram_plots}; give 0 or more")
         self.model = _model(Path(model_dir))

@@ -150,7 +150,10 @@ def _left_out(
     for argument, wanted in (("nodes_to_quantize", only), ("nodes_to_exclude", excluded)):
         for name in wanted or ():
             if name not in names:
-                raise ConfigError(f"{argument}: the model has no node '{name}'{nearest(name, names)}")
+                raise ConfigError(
+                    f"{argument}: the model has no node '{name}'{nearest(name, names)}; "
+                    "a viewer such as Netron shows the names"
+                )
     return [
         name
         for name, kind in names.items()

@@ -139,7 +139,7 @@ class ModelProfiler:
     def get_info_manager(self) -> InfoManager:
         """The tables of what was seen; ConfigError where the model was not called."""
         if self._recorder is None:
-            raise ConfigError("nothing to profile: the model was not called")
+            raise ConfigError("nothing to profile; call the model on data first")
         modules = self.model.named_modules() if is_module(self.model) else ()
         return InfoManager(self._recorder, self.out_dir, dict(modules))
 

@@ -121,7 +121,9 @@ class QuantAnalysis:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 self.set_bad_case({name: arrays[name] for name in arrays.files})
         except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"cannot read the bad case {path}: no .npz of arrays ({type(error).__name__})") from error
+            raise DataError(
+                f"cannot read the bad case {path} ({type(error).__name__}); give an .npz with an array for each input"
+            ) from error
 
     # ---- the comparison ----------------------------------------------------------------------------------------------
 
@@ -194,7 +196,7 @@ class QuantAnalysis:
 
     def _case(self) -> dict[str, np.ndarray]:
         if self._bad_case is None:
-            raise ConfigError("there is no bad case yet: auto_find_bad_case, set_bad_case or load_bad_case first")
+            raise ConfigError("there is no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case first")
         return self._bad_case
 
     def _feeds(self, data: object) -> dict[str, np.ndarray]:

@@ -115,7 +115,7 @@ def deploy(
             board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _manifest)
             files = _sizes(made)
     except OSError as error:
-        raise ConfigError(f"cannot deploy to {target}: {error.strerror}") from error
+        raise ConfigError(f"cannot deploy to {target}: {error.strerror}; make room, or choose another place") from error
     return Deployment(
         folder=target,
         stem=name,

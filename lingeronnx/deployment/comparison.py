@@ -139,7 +139,9 @@ def verify(
     hosts = {one.tensor: one for one in host_dumps(graph, ours, unknown)}
     strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
     if not pairs and not hosts:
-        raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}': is it another model?")
+        raise DataError(
+            f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed for the board"
+        )
     wrong = [name for name, one in hosts.items() if one.off.any()]
     wrong += [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
     different, first = _ordered(graph, wrong), None
@@ -165,7 +167,7 @@ def _read(
         return read_log(Path(log)), [note]
     outputs = {graph.device[name]: ours.integers[name] for name in graph.outputs}
     if not outputs:
-        raise ConfigError("the graph has no integer output to compare --device-output with")
+        raise ConfigError("the graph has no integer output to compare --device-output with; give --device-dump")
     return read_outputs(Path(output), outputs), []
 
 

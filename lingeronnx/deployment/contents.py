@@ -69,7 +69,7 @@ def cut_of(graph: Graph, wish: TimeWish = UNASKED) -> CutGraph:
         raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
     parts = parts_of(target.named(graph.session.model), target)
     if not parts.chip:
-        raise ConstraintError("the model has nothing for the chip: every node is left in float")
+        raise ConstraintError("every node is left in float, nothing is for the chip; lingeronnx check says what helps")
     equal = firsts(parts.parts)
     choices = {part.name: target.verdict(part.graph) for part in parts.chip if equal[part.name][0] == part.name}
     for name, choice in choices.items():

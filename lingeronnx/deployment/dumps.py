@@ -73,7 +73,9 @@ class Dumped:
         if self.data is None:
             return self.values
         if len(self.data) % dtype.itemsize:
-            raise DataError(f"{self.where}: {len(self.data)} bytes are no whole number of {dtype} elements")
+            raise DataError(
+                f"{self.where}: {len(self.data)} bytes are no whole number of {dtype} elements; is the file whole?"
+            )
         return np.frombuffer(self.data, dtype.newbyteorder("<")).astype(np.int64)
 
     def equals(self, array: np.ndarray) -> bool:
@@ -154,14 +156,14 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
+        raise DataError(f"cannot read {path}: {error.strerror}; give what the board wrote") from error
 
 
 def _integers(path: Path) -> np.ndarray:
     try:
         return np.array([int(word) for word in _bytes(path).split()], np.int64)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"{path} is no dump: it must hold one integer per line") from error
+        raise DataError(f"{path} is no dump; it must hold one integer per line") from error
 
 
 def read_log(path: Path) -> list[Dumped]:
@@ -179,7 +181,10 @@ def read_log(path: Path) -> list[Dumped]:
         words = (int(match["first"], 16), int(match["middle"], 16), int(match["last"], 16))
         found[name] = Dumped(name, f"{path.name}, line {number}", dims, crc=int(match["crc"], 16), words=words)
     if not found:
-        raise DataError(f"--device-log {path}: no line 'crc32_calc = 0x..., data = [...], name = ...' in it")
+        raise DataError(
+            f"--device-log {path}: no line 'crc32_calc = 0x..., data = [...], name = ...' in it; build the executor so "
+            "that it writes them"
+        )
     return list(found.values())
 
 

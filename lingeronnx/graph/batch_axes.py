@@ -53,7 +53,9 @@ def _written(model: ir.Graph, ranks: Mapping[str, int | None]) -> dict[str, int 
     found: dict[str, int | None] = {}
     for name, axis in ir.noted(model, KEY).items():
         if axis is not None and not (isinstance(axis, int) and _fits(axis, ranks.get(name))):
-            raise ModelError(f"the metadata '{KEY}' give '{name}' the axis {axis!r:.40}, which it has not")
+            raise ModelError(
+                f"the metadata '{KEY}' give '{name}' the axis {axis!r:.40}, which it has not; the file is damaged"
+            )
         found[name] = axis
     return found
 
@@ -98,10 +100,13 @@ def tell_batch_axes(model: ir.Graph, told: Mapping[str, int | None]) -> None:
     inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
     for name, axis in told.items():
         if name not in inputs:
-            raise ConfigError(f"batch axis of '{name}': the model has no such input{nearest(name, inputs)}")
+            raise ConfigError(
+                f"batch axis of '{name}': the model has no such input{nearest(name, inputs)}; "
+                f"inputs are {', '.join(inputs)}"
+            )
         rank = len(ir.shape(inputs[name]) or ())
         if axis is not None and not 0 <= axis < rank:
-            raise ConfigError(f"batch axis {axis} of '{name}': the input has {rank} axes, 0 to {rank - 1}")
+            raise ConfigError(f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}")
     axes = {name: axis for name, axis in {**batch_axes(model), **told}.items() if axis != 0}
     model.metadata_props[KEY] = json.dumps(axes)
 

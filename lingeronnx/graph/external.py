@@ -64,7 +64,9 @@ def load(tensors: Iterable[TensorProto], model: Path) -> None:
 def _file(tensor: TensorProto, name: object, model: Path) -> Path:
     """Return the file called `name` in the model's folder; a model that is a link has two."""
     if not isinstance(name, str) or "\0" in name:
-        raise ModelError(f"initializer '{tensor.name}' has damaged external data: the file's name is no text")
+        raise ModelError(
+            f"initializer '{tensor.name}' names no file for its external data; the file is damaged, export it again"
+        )
     candidates = [folder / name for folder in (model.parent, model.resolve().parent) if _inside(folder / name, folder)]
     if not name or not candidates:
         raise ModelError(

@@ -48,15 +48,18 @@ def _array(value: ir.Value, given: Given) -> np.ndarray:
     try:
         numbers = [float(part) for part in _parts(given)]
     except ValueError:
-        raise ConfigError(f"{where}={given}: that is no number, and no list of numbers such as 1,2,3") from None
+        raise ConfigError(f"{where}={given}: write a number, or a list of numbers such as 1,2,3") from None
     count = int(np.prod([int(d or 0) for d in shape]))
     if len(numbers) not in (1, count):
-        raise ConfigError(f"{where}={given}: {len(numbers)} values for the {count} elements of shape {list(shape)}")
+        raise ConfigError(
+            f"{where}={given}: {len(numbers)} values for the {count} elements of shape {list(shape)}; "
+            "give one for all, or as many"
+        )
     real = np.broadcast_to(np.array(numbers, np.float64), count).reshape([int(d or 0) for d in shape])
     dtype = np.dtype(np.float32) if value.dtype is None else np.dtype(value.dtype.numpy())
     array = real.astype(dtype)
     if dtype.kind in "iub" and not np.array_equal(array.astype(np.float64), real):
-        raise ConfigError(f"{where}={given}: the input is {dtype}, which does not hold that value")
+        raise ConfigError(f"{where}={given}: the input is {dtype}; give a value of that type")
     return array
 
 

@@ -138,7 +138,7 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
     except ModelError as error:
         raise ModelError(f"cannot use {label}: {error}") from error
     except Exception as error:
-        raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)})") from error
+        raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)}); export it again") from error
     _hold_arrays(model)
     name_nodes(model)
     return model
@@ -166,7 +166,9 @@ def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is 
     try:
         array = tensor.numpy()
     except (AssertionError, ValueError, TypeError) as error:
-        raise ModelError(f"constant '{tensor.name}' keeps its values in the field of another type") from error
+        raise ModelError(
+            f"constant '{tensor.name}' keeps its values in the field of another type; the file is damaged"
+        ) from error
     return oir.Tensor(array, name=tensor.name, doc_string=tensor.doc_string)
 
 
@@ -355,7 +357,9 @@ def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - t
         try:
             return value.numpy()
         except (ValueError, TypeError) as error:
-            raise ModelError(f"{node.op_type} {node.name}: the tensor in its attribute '{name}' is damaged") from error
+            raise ModelError(
+                f"{node.op_type} {node.name}: the tensor in its attribute '{name}' is damaged; export the model again"
+            ) from error
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 

@@ -40,7 +40,7 @@ def read(path: str | os.PathLike[str]) -> ModelProto:
     """
     where = Path(path)
     if "\0" in str(where):
-        raise ModelError(f"cannot read the model {str(where)!r}: no file's name holds the character NUL")
+        raise ModelError(f"cannot read the model {str(where)!r}; no file's name holds the character NUL")
     if not where.is_file():
         what = no_regular_file(where)
         what = "does not exist" if what is None else f"is {what}"
@@ -275,7 +275,9 @@ def _check_tensor(tensor: TensorProto) -> None:
     """The data must have the size that the shape says."""
     kind = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else "?"
     if kind in ("?", "UNDEFINED"):
-        raise ModelError(f"initializer '{tensor.name}' has unknown element type {tensor.data_type}")
+        raise ModelError(
+            f"initializer '{tensor.name}' has unknown element type {tensor.data_type}; the file is damaged"
+        )
     count = math.prod(tensor.dims)
     if any(d < 0 for d in tensor.dims):
         raise ModelError(f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative")
@@ -318,7 +320,7 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
     """Every tensor has one producer, every name that is read exists, nothing depends on itself."""
     inputs = [value.name for value in graph.input]
     if "" in inputs:
-        raise ModelError("a graph input has no name")
+        raise ModelError("a graph input has no name; the file is damaged")
     stored = {tensor.name for tensor in graph.initializer}
     if "" in stored:
         raise ModelError("an initializer has no name; the file is damaged")

@@ -203,7 +203,7 @@ class QuantConfig(BaseModel):
             if settings.get("out_bits", "float") not in (*target.out_bits, *target.curve_bits, "float"):
                 raise ConfigError(
                     f"override {selector}: out_bits {settings['out_bits']} on platform {target.name}: an output that "
-                    f"leaves the integers has {', '.join(map(str, target.out_bits))} bits there, or float"
+                    f"leaves the integers has other widths there; give {', '.join(map(str, target.out_bits))}, or float"
                 )
             if override.scale is not None and target.power_of_two and math.frexp(override.scale)[0] != 0.5:
                 raise ConfigError(

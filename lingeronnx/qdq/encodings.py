@@ -150,7 +150,9 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not a lingeronnx plan, nor another tool's (no JSON: {error})") from error
+        raise ConfigError(
+            f"{where} is not a lingeronnx plan, nor another tool's (no JSON: {error}); --save-plan writes one"
+        ) from error
     if isinstance(body, dict) and "lingeronnx_plan" not in body:
         if "encodings" in body or "activation_encodings" in body or "param_encodings" in body:
             return _File(where, body).aimet()

@@ -114,7 +114,9 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
     if bias is not None:
         scales = [np.ravel(scale) for index in form.operands if (scale := ir.const(given(index + 1))) is not None]
         if len(scales) < len(form.operands):
-            raise ModelError(f"{node.op_type} {node.name}: its scales are computed at run time")
+            raise ModelError(
+                f"{node.op_type} {node.name}: its scales are computed at run time; store them as constants"
+            )
         counts = {scale.size for scale in scales} - {1}
         if len(counts) > 1 or 0 in counts:
             raise ModelError(f"{node.op_type} {node.name}: its scales have {sorted(counts)} values; they do not fit")

@@ -100,7 +100,9 @@ class _Reader:
         expand(model)
         for node in list(model.graph):
             if node.op_type in (_Q, _DQ) and (len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs):
-                raise ModelError(f"{node.op_type} {node.name}: it has no input, no scale or no output")
+                raise ModelError(
+                    f"{node.op_type} {node.name}: it has no input, no scale or no output; the file is damaged"
+                )
             if node.op_type == _Q:
                 self._quantize(node)
             elif node.op_type == _DQ:
@@ -227,7 +229,10 @@ class _Reader:
             grid, step = self._grid(node, _type(known))
             same = grid.scales.size == known.scales.size and np.allclose(grid.scales, known.scales, rtol=1e-5)
             if (grid.low, grid.high) != (known.low, known.high) or not same:
-                raise ModelError(f"{_DQ} {node.name}: its scale is not the one that its integers were written with")
+                raise ModelError(
+                    f"{_DQ} {node.name}: its scale is not the one that its integers were written with; "
+                    "export the model again"
+                )
             if source in self.fixed:
                 self._constant(node, self.fixed[source], known, step)
             else:
@@ -374,7 +379,8 @@ def _check_channels(node: ir.Node, array: np.ndarray, grid: Affine) -> None:
     size = array.shape[grid.axis] if -array.ndim <= grid.axis < array.ndim else "no"
     if size != grid.scales.size:
         raise ModelError(
-            f"{node.op_type} {node.name}: it has {grid.scales.size} scales for {size} channels along axis {grid.axis}"
+            f"{node.op_type} {node.name}: it has {grid.scales.size} scales for {size} channels along axis {grid.axis}; "
+            "the file is damaged, export it again"
         )
 
 

@@ -239,7 +239,10 @@ class Writer:
             new.name = f"{name}_real" if old.is_graph_output() else name
         if bits > 16:
             if old.is_graph_output():
-                raise ModelError(f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot write")
+                raise ModelError(
+                    f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot write; "
+                    f"quantize with --override '{name}=out_bits:float'"
+                )
             self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
             self.held[old] = _HeldTensor(new, q)
             return []

@@ -65,7 +65,7 @@ def spread(
     if workers is not None and cluster is not None:
         raise ConfigError("workers and cluster: give one of the two")
     if workers is not None and workers < 1:
-        raise ConfigError(f"workers = {workers}: at least 1 is needed")
+        raise ConfigError(f"workers = {workers}; at least 1 is needed")
     if cluster is not None:
         yield from _on_cluster(_packed(job), items, cluster)
     elif workers is not None:

@@ -42,13 +42,18 @@ class CompiledHost:
         """Return the outputs of one host part for one sample; ModelError where it is another model's."""
         told = self._found.get(part.name)
         if told is None or len(told["inputs"]) != len(arrays):
-            raise ModelError(f"{self._folder} has no {part.name} with {len(arrays)} inputs: is it another model's?")
+            raise ModelError(
+                f"{self._folder} has no {part.name} with {len(arrays)} inputs; give the folder that this model was "
+                "deployed to"
+            )
         if part.name not in self._functions:
             self._functions[part.name] = self._compiled(told)
         given = []
         for (name, dtype, shape), array in zip(told["inputs"], arrays, strict=True):
             if list(array.shape) != shape:
-                raise ModelError(f"{self._folder}: input '{name}' of {part.name} is {shape}, not {list(array.shape)}")
+                raise ModelError(
+                    f"{self._folder}: input '{name}' of {part.name} is {shape}, not {list(array.shape)}; deploy again"
+                )
             given.append(np.ascontiguousarray(array, dtype))
         made = [np.zeros(shape, dtype) for _, dtype, shape in told["outputs"]]
         scratch = np.zeros(told["scratch"] + 16, np.uint8)
@@ -67,7 +72,7 @@ class CompiledHost:
             done = subprocess.run(call, capture_output=True, text=True, check=False)
             if done.returncode:
                 said = [line for line in done.stderr.splitlines() if "error" in line] or ["it says nothing"]
-                raise ConfigError(f"cannot compile {source}: {said[0]}")
+                raise ConfigError(f"cannot compile {source} ({said[0]}); name another compiler in CC")
             return getattr(ctypes.CDLL(str(made)), told["function"])  # it stays loaded when the file is gone
 
 

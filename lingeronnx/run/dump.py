@@ -77,7 +77,9 @@ class Folder:
         try:
             self._made = self._open.enter_context(replacing_folder(self.path))
         except OSError as error:
-            raise ConfigError(f"cannot dump into {self.path}: {error.strerror} ({self.path.parent})") from error
+            raise ConfigError(
+                f"cannot dump into {self.path}: {error.strerror} ({self.path.parent}); choose another place"
+            ) from error
         return self
 
     def __exit__(
@@ -90,7 +92,9 @@ class Folder:
             with self._open:
                 self._complete()
         except OSError as error:
-            raise ConfigError(f"cannot dump into {self.path}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"cannot dump into {self.path}: {error.strerror or error}; make room, or choose another place"
+            ) from error
 
     def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
         """Append a batch of tensor `name`; a tensor without axes counts as one row."""
@@ -115,7 +119,9 @@ class Folder:
                 file.seek(0, os.SEEK_END)
                 file.write(array.tobytes())
         except OSError as error:
-            raise ConfigError(f"cannot dump into {self.path}: {error.strerror}") from error
+            raise ConfigError(
+                f"cannot dump into {self.path}: {error.strerror}; make room, or choose another place"
+            ) from error
 
     def _complete(self) -> None:
         """Write the index, and take over what else than a dump the old folder holds."""

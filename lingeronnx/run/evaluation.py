@@ -154,7 +154,10 @@ class _Measuring:
         got = self.model.run([self.output], feeds)[0]
         want = None if self.base is None else self.base.run([self.output], feeds)[0]
         if not np.ndim(got):
-            raise DataError(f"output '{self.output}' is one number for all samples: nothing of a sample is measured")
+            raise DataError(
+                f"output '{self.output}' is one number for all samples, nothing of a sample is measured; "
+                "name one with --output"
+            )
         if not main.needs_labels:
             assert want is not None
             if np.size(want) != np.size(got):

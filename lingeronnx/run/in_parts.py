@@ -92,7 +92,7 @@ class PartsRunner:
     ) -> Stream:
         """Yield `(name, array, how it is held or None)` of a batch, as `IntRunner` does; tensors cannot be forced."""
         if force:
-            raise ModelError("tensors cannot be forced where the graph is computed part by part")
+            raise ModelError("tensors cannot be forced where the graph is computed part by part; leave host out")
         count = max((spec.count(given[spec.name]) for spec in self.inputs), default=1)
         rows: list[dict[str, tuple[np.ndarray, Affine | None]]] = []
         for number in range(count):

@@ -192,7 +192,7 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 def metric(name: str) -> tuple[Callable[[], Any], str]:
     """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
     if not isinstance(name, str):
-        raise ConfigError(f"a metric is given by its name or as module:function, not as a {type(name).__name__}")
+        raise ConfigError(f"a metric is no {type(name).__name__}; give its name, or module:function")
     if name in METRICS:
         return METRICS[name]
     if ":" in name:

@@ -108,7 +108,11 @@ class Session:
         """Say how the session is opened again in another process; ConfigError for what cannot be sent there."""
         arithmetic, row, host = self._given
         if row is not None and row not in PLATFORMS:
-            raise ConfigError(f"the session is for {row.name}, a platform of your own: it cannot be sent elsewhere")
+            raise ConfigError(
+                f"the session is for {row.name}, a platform of your own, and cannot be sent elsewhere; "
+                "leave workers and "
+                "cluster out"
+            )
         return _opened, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name, host)
 
     @property
@@ -139,7 +143,7 @@ class Session:
         if lost := [name for name in wanted if name not in results]:
             raise ConfigError(
                 f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
-                "as one and has no batch axis, or before the quantized input that was fed"
+                "as one and has no batch axis, or before the quantized input that was fed; take one behind it"
             )
         return [results[name] for name in wanted]
 
@@ -299,7 +303,10 @@ class Session:
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._known:
-                raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
+                raise ConfigError(
+                    f"the model has no tensor '{name}'{nearest(name, list(self._known))}; "
+                    "a viewer such as Netron shows the names"
+                )
 
 
 def lowered_session(graph: ir.Graph, target: Target, opened: OpenedFallbacks | None = None) -> Session:

@@ -161,11 +161,15 @@ def _pairs(model: ir.Graph, state: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError("state: name what is fed back, as {output: input}")
     for output, name in state.items():
         if output not in outputs:
-            raise ConfigError(f"state: the model has no output '{output}'{nearest(output, outputs)}")
+            raise ConfigError(
+                f"state: the model has no output '{output}'{nearest(output, outputs)}; write it as OUTPUT=INPUT"
+            )
         if name not in inputs:
-            raise ConfigError(f"state: the model has no input '{name}'{nearest(name, inputs)}")
+            raise ConfigError(
+                f"state: the model has no input '{name}'{nearest(name, inputs)}; inputs are {', '.join(inputs)}"
+            )
     if len(set(state.values())) < len(state):
-        raise ConfigError("state: two outputs are fed back into one input")
+        raise ConfigError("state: two outputs are fed back into one input; give each an input of its own")
     return dict(state)
 
 

@@ -135,7 +135,7 @@ class _Attempts:
         for what, value in _beginning(base).items():
             if value != self.beginning[what]:
                 raise ConfigError(
-                    f"a worker of the cluster begins with another {what} than this machine: all need the same files, "
+                    f"a worker of the cluster begins with another {what} than this machine; all need the same files, "
                     "the same versions and the same kind of processor"
                 )
         maker = AttemptMaker(base, self.goal)

@@ -100,7 +100,9 @@ class Goal:
     def check(self) -> None:
         """Raise ConfigError for a wish that nothing can be measured by, DataError for data that are gone once read."""
         if self.nothing or not (self.max_drop is None or self.min_sqnr is None):
-            raise ConfigError("give one of the two: max_drop with eval data, or min_sqnr")
+            raise ConfigError(
+                "nothing, or too much, is wished for; give one of the two, max_drop with eval data or min_sqnr"
+            )
         if self.max_flash is not None and not 0 < self.max_flash < math.inf:
             raise ConfigError(f"max_flash = {self.max_flash:g}: it is a number of bytes above 0")
         for name, wish in (("max_drop", self.max_drop), ("min_sqnr", self.min_sqnr)):

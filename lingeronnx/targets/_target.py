@@ -365,7 +365,7 @@ class Target:
         verdict = self.verdict(graph, words).verdict
         if verdict.time is None:
             finding = next((f for f in verdict.findings if f.level == "packs"), None)
-            raise ConfigError(f"no time can be told of a graph that does not pack: {finding}")
+            raise ConfigError(f"no time can be told of a graph that does not pack; mend this first: {finding}")
         return verdict.time
 
 

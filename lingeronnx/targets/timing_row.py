@@ -59,4 +59,4 @@ def read_timing(path: str | os.PathLike[str]) -> TimingRow:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         where = f"{os.fspath(path)}: {place}" if place else os.fspath(path)
-        raise ConfigError(f"the timing file {where}: {first['msg']}") from error
+        raise ConfigError(f"the timing file {where}: {first['msg']}; profile-board writes one") from error

@@ -55,7 +55,7 @@ def test_told_axes():
     assert batch_axes(model) == {"h": None}
     with pytest.raises(ConfigError, match="the model has no such input; did you mean 'h'"):
         tell_batch_axes(model, {"hh": 1})
-    with pytest.raises(ConfigError, match="batch axis 3 of 'h': the input has 3 axes, 0 to 2"):
+    with pytest.raises(ConfigError, match="batch axis 3 of 'h': the input has 3 axes; give 0 to 2"):
         tell_batch_axes(model, {"h": 3})
 
 
@@ -125,7 +125,7 @@ def test_choice_by_an_input():
     "values, message",
     [
         ({"rte": 1}, "the model has no such input; did you mean 'rate'"),
-        ({"rate": 0.5}, "the input is int64, which does not hold that value"),
+        ({"rate": 0.5}, "the input is int64; give a value of that type"),
         ({"rate": "fast"}, "that is no number"),
         ({"rate": "1,2"}, "2 values for the 1 elements"),
         ({"x": 1}, "the file leaves sizes of this input open"),

@@ -175,7 +175,7 @@ def test_vendor_graphs(domain, tmp_path):
 
 def test_nothing_in_a_tensor(tmp_path):
     """A size of zero."""
-    with pytest.raises(ModelError, match=r"'x' has shape \[\?, 0\]: it holds nothing"):
+    with pytest.raises(ModelError, match=r"'x' has shape \[\?, 0\]; sizes must be positive"):
         quantized(proto("g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }"), tmp_path)
 
 

@@ -71,7 +71,7 @@ REFUSED = {
     "text of nothing": ("g (float[N,4] x) => (float[N,4] y, string z) {y = Relu(x) z = Constant<value_string=\"a\">()}",
                         "output 'z' is text, which no platform computes; leave it out, and"),
     "nothing": ("g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }",
-                r"tensor 'x' has shape \[\?, 0\]: it holds nothing"),
+                r"tensor 'x' has shape \[\?, 0\]; sizes must be positive"),
     "absurd": (f"g (float[1,{LARGEST + 1}] x) => (float[1,{LARGEST + 1}] y) {{ y = Relu(x) }}",
                "would have shape .*; sizes must be positive, and one tensor may hold"),
 }  # fmt: skip

@@ -200,7 +200,7 @@ ERRORS = (
     (X[:0], ONE, "holds no sample"),
     (3, ONE, "cannot read a int; give a path, arrays or an iterable of feeds"),
     ("nowhere.npz", ONE, "cannot read nowhere.npz: No such file"),
-    ("nonsense", ONE, "'nonsense' is no .npz or .npy file, no folder and no module:function"),
+    ("nonsense", ONE, "'nonsense' is none of these; give an .npz or .npy file, a folder, or module:function"),
     ("no_such_module_x:calib", ONE, "importing no_such_module_x failed"),
     ("no_such_file.py:calib", ONE, "no file no_such_file.py"),
     ("json:lods", ONE, "json has no function 'lods'; did you mean 'loads'"),

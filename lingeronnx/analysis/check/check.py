@@ -70,9 +70,9 @@ def check(
     elif is_integer_graph(model):
         row = target_of(model) if platform is None else by_name(platform)
         proto = ir.to_proto(row.named(model))
-    if proto is not None and input_shape:
-        raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
     if proto is not None:
+        if input_shape:
+            raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
         return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")

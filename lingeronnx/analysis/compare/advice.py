@@ -46,7 +46,7 @@ def advise(
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
         return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
-    closer = LayerExaminer(join.base, join.other, feeds)
+    closer = LayerExaminer(join, feeds)
     calibrated = closer.made and _calibrated(join)
     for name, row in rows.items():
         if name in by_layer:

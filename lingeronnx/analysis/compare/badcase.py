@@ -134,7 +134,7 @@ def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, st
             "module:function"
         )
     if order not in ("ascending", "descending"):
-        raise ConfigError("a metric of your own needs the order: ascending or descending, the worst first")
+        raise ConfigError("a metric of your own has no order; give ascending or descending, the worst first")
     function = load_function(metric, "metric") if isinstance(metric, str) else metric
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "function")
     return title, lambda x, y: called("the metric function", function, x, y), order
@@ -142,7 +142,10 @@ def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, st
 
 def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
     if x.shape != y.shape:
-        raise DataError(f"the outputs of one sample are {list(x.shape)} and {list(y.shape)}: the models do not fit")
+        raise DataError(
+            f"the outputs of one sample are {list(x.shape)} and {list(y.shape)}; "
+            "compare a model with what was made of it"
+        )
     pair = PairMeasures()
     pair.add(x, y)
     return float(getattr(pair, METRICS[name]))
@@ -153,7 +156,9 @@ def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.n
     session = getattr(side, "session", None)
     if session is not None:
         if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
-            raise ConfigError(f"the second model has no output '{name}'{nearest(name, known)}")
+            raise ConfigError(
+                f"the second model has no output '{name}'{nearest(name, known)}; outputs are {', '.join(known)}"
+            )
         ((_, array, q),) = session.tensors(feeds, [name])
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise ConfigError(f"output '{name}' holds no numbers that could be compared; name another one")
@@ -161,7 +166,7 @@ def _run(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.n
     for user, array, q in side.run(feeds):
         if user == name:
             return array if q is None else q.real(array)
-    raise ConfigError(f"the second model has no output '{name}'")
+    raise ConfigError(f"the second model has no output '{name}'; name a tensor that its dump holds")
 
 
 def _samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np.ndarray]:

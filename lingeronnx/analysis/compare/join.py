@@ -190,7 +190,7 @@ class Join:
             if name in self._state:
                 ends[self._state[name]] = array if form is None else form.real(array).astype(np.float32)
         if not self.rows:
-            raise DataError("the two models have no tensor in common: is one made from the other?")
+            raise DataError("the two models have no tensor in common; compare a model with what was made of it")
         if self._local:
             own = self._within(ours, real)
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)

@@ -17,8 +17,8 @@ from ...ops import is_relu
 from ...run.metrics import decibel
 from ...run.origin import made_from
 from ..stats.channels import axis_of, laid
-from .join import ComparedTensor
-from .sources import FloatSource, TensorSource
+from .join import ComparedTensor, Join
+from .sources import FloatSource
 
 __all__ = ["LayerExaminer"]
 
@@ -31,15 +31,16 @@ Answer = tuple[str, str, str, ir.Node | None]
 
 
 class LayerExaminer:
-    """Looks at layers of `other` on the samples `feeds`.
+    """Looks at layers of what `join` analyses, on the samples `feeds`.
 
-    made : whether `other` is as quantizing `base` left it: then each layer is what was asked for, and errors are those
-    of few bits, of tables, and of biases that make up for what comes before them.
+    made : whether that is as quantizing the baseline left it: then each layer is what was asked for, and errors are
+    those of few bits, of tables, and of biases that make up for what comes before them.
     """
 
-    def __init__(self, base: TensorSource, other: TensorSource, feeds: Mapping[str, np.ndarray]) -> None:
-        self._base, self._other = base, other
-        self.made = made_from(other.graph, base.graph)
+    def __init__(self, join: Join, feeds: Mapping[str, np.ndarray]) -> None:
+        self._base, self._other = join.base, join.other
+        self._held = {name: row.held for name, row in join.rows.items() if row.held is not None}
+        self.made = made_from(self._other.graph, self._base.graph)
         self._feeds = {n: a[:_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
 
     @cached_property
@@ -66,10 +67,7 @@ class LayerExaminer:
         """What each layer of the float model makes of what integers can hold of its inputs."""
         if not isinstance(self._base, FloatSource):
             return self._real
-        known = {spec.name for spec in self._other.inputs}
-        feeds = {name: array for name, array in self._feeds.items() if name in known}
-        held = {name: form for name, _, form in self._other.run(feeds) if form is not None and name in self._real}
-        return self._real | self._base.within(self._feeds, self._real, held)
+        return self._real | self._base.within(self._feeds, self._real, self._held)
 
     def look(self, row: ComparedTensor) -> Answer | None:
         """Return what explains the error of a row; None where it is that of few bits."""

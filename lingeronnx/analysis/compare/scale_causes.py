@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from ...graph import operators
 from .finding import LayerFinding, beyond, finding_of, override
 from .join import ComparedTensor
@@ -15,6 +17,7 @@ _CLIPPED = 0.005  # share of values that a scale may cut off
 _USED = 0.2  # share of the integers that is too little
 _POOR = 25.0  # dB: above that a coarse scale does no harm
 _SHARE = "{:.{d}%}"
+_FINER = 4  # powers of two that are tried, the first of them holds all values
 _BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 
 
@@ -69,11 +72,44 @@ def _of_scale(row: ComparedTensor, before: Collection[str]) -> LayerFinding | No
 
 
 def _scale(row: ComparedTensor) -> str:
-    """Return the override that gives the tensor the largest power of two that holds its range."""
-    form, (least, most) = row.held, row.reach
-    assert form is not None
-    reach = max(most / form.q.high, least / form.q.low, 1e-30) * max(form.factor)
-    return override(row, f"scale:2^{math.floor(-math.log2(reach))}")
+    """Return the override that gives the tensor the power of two of least square error.
+
+    The coarsest that is tried holds all values; finer ones may cut rare values off, as calibration does.
+    """
+    assert row.held is not None
+    least, most = _stored(row)
+    whole = math.floor(-math.log2(max(most / row.held.q.high, least / row.held.q.low, 1e-30)))
+    found = {k: error for k in range(whole, whole + _FINER) if (error := _error(row, 2.0**k)) is not None}
+    return override(row, f"scale:2^{min(found, key=found.__getitem__, default=whole)}")
+
+
+def _error(row: ComparedTensor, scale: float) -> float | None:
+    """Return the square error of all values seen at a scale: what is cut off, and 1/12 step^2 for each that is not 0.
+
+    None where that cuts off too many, and where channels have factors of their own, which a histogram does not tell.
+    """
+    assert row.held is not None
+    q, (values, counts) = row.held.q, row.pair.x.histogram.values()
+    if len(row.held.factor) > 1 or not values.size:
+        return None
+    low, high = (-math.inf, math.inf) if row.window is None else row.window
+    stored = np.clip(values, low, high) * row.held.factor[0] * scale
+    beyond_ends = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
+    if counts[beyond_ends != 0].sum() > _CLIPPED * counts.sum():
+        return None
+    return float((counts * (np.square(beyond_ends) + (stored != 0) / 12)).sum()) / scale**2
+
+
+def _stored(row: ComparedTensor) -> tuple[float, float]:
+    """Return the least and the largest value as it is stored: each channel times the factor that it has there."""
+    assert row.held is not None
+    factor, channels = np.array(row.held.factor), row.channels
+    if factor.size == 1 or channels.least.size != factor.size:
+        least, most = row.reach
+        return least * factor.max(), most * factor.max()
+    low, high = (-math.inf, math.inf) if row.window is None else row.window
+    least, most = (np.clip(ends, low, high) * factor for ends in (channels.least, channels.most))
+    return float(least.min()), float(most.max())
 
 
 def range_text(row: ComparedTensor) -> str:

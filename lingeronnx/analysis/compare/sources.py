@@ -287,7 +287,7 @@ class DumpSource:
         try:
             self._arrays = dumped_tensors(folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} is no dump with a readable {INDEX}: {error}") from error
+            raise DataError(f"{folder} is no dump with a readable {INDEX} ({error}); dump the model again") from error
 
     def of(self, graph: IntegerSource) -> DumpSource:
         """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""

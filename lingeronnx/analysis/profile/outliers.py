@@ -172,7 +172,9 @@ def matcher(pattern: str | None, root: str = "") -> Callable[[str], bool]:
     try:
         wanted = re.compile(pattern or "")
     except re.error as error:
-        raise ConfigError(f"'{pattern}' is no regular expression: {error}") from error
+        raise ConfigError(
+            f"'{pattern}' is no regular expression ({error}); a backslash before . * + ? ( ) [ ] takes it as it is"
+        ) from error
     return lambda name: wanted.search(root + name) is not None
 
 

@@ -174,7 +174,7 @@ class Recorder:
     def profile(self) -> Profile:
         """Return what was seen so far, constants too; ConfigError where nothing was run."""
         if not self._seen:
-            raise ConfigError("nothing to profile: the model was not called")
+            raise ConfigError("nothing to profile; call the model on data first")
         constants = _constants_held(self.session.model)
         for entry in self.entries:
             if entry.attr in ("weight", "bias") and entry.tensor not in self._seen:

@@ -83,9 +83,13 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"cannot read the profile {file}: {error.strerror}") from error
+        raise DataError(
+            f"cannot read the profile {file}: {error.strerror}; give the folder that profile wrote"
+        ) from error
     except Exception as error:  # zipfile.BadZipFile, KeyError, ValueError ... of other and of damaged files
-        raise DataError(f"{file} is no profile that lingeronnx wrote ({type(error).__name__})") from error
+        raise DataError(
+            f"{file} is no profile that lingeronnx wrote ({type(error).__name__}); give the folder that profile wrote"
+        ) from error
 
 
 def _seen(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:

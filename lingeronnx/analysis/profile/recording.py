@@ -104,7 +104,10 @@ class RecordedSession(Session):
         self._kept = _read(self._home)
         lost = [spec.name for spec in self.inputs if spec.axis != 0 or spec.name not in self._kept]
         if lost:
-            raise DataError(f"the profile {self._home} does not hold one sample of '{lost[0]}' after another on axis 0")
+            raise DataError(
+                f"the profile {self._home} does not hold one sample of '{lost[0]}' after another on axis 0; "
+                "give the model itself"
+            )
         self.samples = len(self._kept[self.inputs[0].name][0])
         self._places = {
             digest: place
@@ -128,10 +131,15 @@ class RecordedSession(Session):
         Tensors that do not hold the same number of rows for each sample are left out.
         """
         if force:
-            raise ConfigError("tensors that were kept cannot be computed again from other inputs")
+            raise ConfigError(
+                "tensors that were kept cannot be computed again from other inputs; give the model itself"
+            )
         places = [self._places.get(digest) for digest in self._digests(feeds)]
         if None in places:
-            raise DataError(f"sample {places.index(None)} of the batch is not among those of the profile {self._home}")
+            raise DataError(
+                f"sample {places.index(None)} of the batch is not among those of the profile {self._home}; "
+                "give the data that it was made of"
+            )
         for name, (array, q) in self._kept.items():
             rows, rest = divmod(len(array), self.samples)
             if not rest and (names is None or name in names):
@@ -200,4 +208,6 @@ def _read(home: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     except FileNotFoundError as error:
         raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{home / TENSORS} is no dump that lingeronnx wrote ({type(error).__name__})") from error
+        raise DataError(
+            f"{home / TENSORS} is no dump that lingeronnx wrote ({type(error).__name__}); profile again with --keep"
+        ) from error

@@ -61,7 +61,7 @@ class Journal:
                 write_text(path, json.dumps({**JOURNAL.stamp(), **self._header}) + "\n")
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+            raise ConfigError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from error
 
     def __enter__(self) -> Journal:
         return self

@@ -22,12 +22,12 @@ def laid(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
 class ChannelSums:
     """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C].
 
-    `still` speaks of x as it is, everything else of x and y as what reads them sees them.
+    `still`, `least` and `most` speak of x as it is, everything else of x and y as what reads them sees them.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._least = self._most = np.zeros(0)
+        self.least = self.most = np.zeros(0)
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
 
     def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
@@ -45,7 +45,7 @@ class ChannelSums:
         if raw is not None:
             raw = np.nan_to_num(raw, posinf=0.0, neginf=0.0)
             whole = raw.min(axis=over), raw.max(axis=over)
-        part._least, part._most = whole
+        part.least, part.most = whole
         gap = b - a
         part._bias, part._error = gap.sum(axis=over), np.square(gap).sum(axis=over)
         self.merge(part)
@@ -58,11 +58,11 @@ class ChannelSums:
             self.count = 0
             size = len(other.low)
             self.low, self.high = np.full(size, np.inf), np.full(size, -np.inf)
-            self._least, self._most = self.low, self.high
+            self.least, self.most = self.low, self.high
             self._power, self._sum, self._bias, self._error = (np.zeros(size) for _ in range(4))
         self.count += other.count
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        self._least, self._most = np.minimum(self._least, other._least), np.maximum(self._most, other._most)
+        self.least, self.most = np.minimum(self.least, other.least), np.maximum(self.most, other.most)
         self._power, self._sum = self._power + other._power, self._sum + other._sum
         self._bias, self._error = self._bias + other._bias, self._error + other._error
 
@@ -99,7 +99,7 @@ class ChannelSums:
     @property
     def still(self) -> np.ndarray:
         """Which channels never change."""
-        return np.asarray(self._least == self._most)
+        return np.asarray(self.least == self.most)
 
     def sqnr(self) -> np.ndarray:
         """In dB, of the channels that change; between -60 and 120."""

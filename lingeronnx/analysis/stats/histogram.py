@@ -123,6 +123,17 @@ class Histogram:
         index = np.flatnonzero(self._bins)
         return OccupiedBins(self._exponent, self._first, index, self._bins[index])
 
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values in order, or 0 and the middles of the bins that hold some, and how many each stands for.
+
+        float64 [n], int64 [n].
+        """
+        if (kept := self.kept) is not None:
+            return np.sort(kept), np.ones(kept.size, np.int64)
+        bins = self.occupied
+        places = np.clip(np.ldexp(bins.index + bins.first + 0.5, bins.exponent), self.low, self.high)
+        return np.append(places, 0.0), np.append(bins.counts - self.zeros * (bins.index + bins.first == 0), self.zeros)
+
     def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
         """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
 
@@ -144,13 +155,7 @@ class Histogram:
         A value between two points counts at both, at each by how near it is; so neither the points nor the steps of
         integers make gaps of their own, and a value that moves a little moves a little of its count. Widened as `bins`.
         """
-        if (values := self.kept) is not None:
-            places, weights = np.sort(values), np.ones(len(values))
-        else:
-            bins = self.occupied
-            places = np.clip(np.ldexp(bins.index + bins.first + 0.5, bins.exponent), self.low, self.high)
-            weights = bins.counts.astype(np.float64) - self.zeros * (bins.index + bins.first == 0)
-            places, weights = np.append(places, 0.0), np.append(weights, self.zeros)
+        places, weights = self.values()
         low, high = _widened(low, high, number)
         at = np.clip((places - low) * ((number - 1) / (high - low)), 0, number - 1)
         below = np.minimum(np.floor(at).astype(np.int64), number - 2)

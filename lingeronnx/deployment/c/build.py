@@ -65,7 +65,7 @@ def called(words: Sequence[str]) -> str:
     done = subprocess.run(list(words), capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
-        raise ConfigError(f"the C compiler fails: {lines[0] if lines else shlex.join(words)}")
+        raise ConfigError(f"the C compiler fails ({lines[0] if lines else shlex.join(words)}); name another one in CC")
     return done.stderr
 
 

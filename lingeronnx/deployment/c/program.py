@@ -228,7 +228,9 @@ def _chip(
     for value in graph.graph.inputs:
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         if len({float(ir.attr(node, "scale_x")) for node in quants}) > 1:
-            raise ConstraintError(f"input '{value.name}' of {run.part.name} is quantized with several scales")
+            raise ConstraintError(
+                f"input '{value.name}' of {run.part.name} is quantized with several scales; quantize the model again"
+            )
     quantized = tuple(any(use.node.op_type == QUANT.name for use in v.uses()) for v in graph.graph.inputs)
     dequantized = tuple(_behind_dequant(value) for value in graph.graph.outputs)
     return ChipPart(

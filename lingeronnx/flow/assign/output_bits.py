@@ -31,7 +31,7 @@ def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Sc
             )
             raise ConfigError(
                 f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
-                f"reads{more} can have another width"
+                f"reads{more} can have another width; leave it out"
             )
         if bits not in (*target.out_bits, "float"):
             raise ConfigError(

@@ -66,7 +66,10 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
     known = {*(str(v.name) for v in ir.values(graph)), *graph.graph.initializers, *(str(n.name) for n in graph.graph)}
     for name in (*plan.tensors, *plan.transforms, *plan.floats):
         if name not in known:
-            raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
+            raise ConfigError(
+                f"the plan speaks of '{name}', which this model has not{nearest(name, known)}; "
+                "make the plan of this model"
+            )
 
 
 def _check_whole(plan: Plan, parts: Partition, target: Target) -> None:

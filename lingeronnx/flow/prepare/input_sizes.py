@@ -22,7 +22,10 @@ def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
     inputs = {str(value.name): value for value in model.graph.inputs}
     for name, wanted in told.items():
         if name not in specs:
-            raise ConfigError(f"--input-shape {name}: the model has no such input{nearest(name, specs)}")
+            raise ConfigError(
+                f"--input-shape {name}: the model has no such input{nearest(name, specs)}; "
+                f"inputs are {', '.join(specs)}"
+            )
         shape, axis = ir.shape(inputs[name]), specs[name].axis
         held = [None] * len(wanted) if shape is None else list(shape)
         fits = len(held) == len(wanted) and all(d in (None, w) for d, w in zip(held, wanted, strict=True))

@@ -78,7 +78,10 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
     names = {str(n.name): n for n in nodes} | {str(o.name): n for n in nodes for o in n.outputs}
     hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
     if not hits:
-        raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
+        raise ConfigError(
+            f"selector '{selector}' matches no node or tensor{nearest(selector, names)}; "
+            "write a name, or a pattern such as '*conv1*'"
+        )
     return [node for node in nodes if id(node) in hits]
 
 

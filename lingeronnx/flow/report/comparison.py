@@ -145,7 +145,7 @@ def _not_ready(report: Report, target: Target) -> ConstraintError:
     if against:
         return ConstraintError(f"not chip-ready: {against[0]}")
     if not report.float_nodes:
-        return ConstraintError("--require-chip: no operator of the model can be quantized")
+        return ConstraintError("--require-chip: no operator of the model can be quantized; lingeronnx check says why")
     node = report.float_nodes[0]
     more = len(report.float_nodes) - 1
     rest = f" (and {more} more)" if more else ""

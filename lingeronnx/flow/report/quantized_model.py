@@ -141,7 +141,10 @@ class QuantizedModel:
         Raises ConstraintError where the graph is not chip-ready.
         """
         if not self.report.chip_ready:
-            raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
+            raise ConstraintError(
+                "the graph is not chip-ready, it has no part that a chip could run; "
+                "its report says which layer is in the way"
+            )
         forms = self._forms(to)
         ir.save(forms.part or forms.whole, path)
 

@@ -23,7 +23,10 @@ def inline_functions(model: ir.Graph) -> int:
         ir.inline(model)
     except Exception as error:
         cause = error.__cause__ or error
-        raise ModelError(f"function {foreign[0].name} cannot be inlined: {str(cause).splitlines()[0]}") from error
+        raise ModelError(
+            f"function {foreign[0].name} cannot be inlined ({str(cause).splitlines()[0]}); "
+            "export the model without functions"
+        ) from error
     for function in foreign:  # those that nobody calls
         model.functions.pop(function.identifier(), None)
     ir.name_nodes(model)

@@ -50,7 +50,7 @@ def refuse(model: ir.Graph) -> int:
                 "only plain tensors can be inputs and outputs"
             )
         if 0 in (ir.shape(value) or ()):
-            raise ModelError(f"tensor '{value.name}' has shape {_text(value)}: it holds nothing")
+            raise ModelError(f"tensor '{value.name}' has shape {_text(value)}; sizes must be positive")
     for value in model.graph.inputs:
         if value.dtype == ir.DataType.STRING and value.const_value is None:
             raise ModelError(

@@ -63,10 +63,10 @@ def read_file(
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{what}: cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"{what}: cannot read {path}: {error.strerror or error}; is the path right?") from error
     except Exception as error:  # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
         text = (str(error).splitlines() or [type(error).__name__])[0].partition(": <")[0]  # no name of a Python object
-        raise DataError(f"{what}: {path} is not a readable {path.suffix} file ({text})") from error
+        raise DataError(f"{what}: {path} is not a readable {path.suffix} file ({text}); write it again") from error
 
 
 def labels_of(arrays: Collection[str], names: Collection[str]) -> str | None:

@@ -30,7 +30,7 @@ def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
         if module.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(module).stem, module)
             if spec is None or spec.loader is None or not Path(module).is_file():
-                raise DataError(f"{what}: no file {module}")
+                raise DataError(f"{what}: no file {module}; give its path from this folder, or a whole one")
             loaded = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(loaded)
         else:
@@ -38,5 +38,6 @@ def user_function(module: str, name: str, what: str) -> Callable[..., Any]:
     function = getattr(loaded, name, None)
     if not callable(function):
         names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]
-        raise DataError(f"{what}: {module} has no function '{name}'{nearest(name, names)}")
+        listed = f"; it has {', '.join(names[:8])}" if names else "; write one that returns the data"
+        raise DataError(f"{what}: {module} has no function '{name}'{nearest(name, names)}{listed}")
     return function

@@ -124,7 +124,9 @@ class Pictures:
         try:
             entries = sorted(self.folder.iterdir())
         except OSError as error:
-            raise DataError(f"pictures: cannot read the folder {self.folder}: {error.strerror}") from error
+            raise DataError(
+                f"pictures: cannot read the folder {self.folder}: {error.strerror}; give a folder of pictures"
+            ) from error
         found: list[tuple[Path, int | None]] = [(path, None) for path in entries if is_picture(path)]
         if not found:
             folders = [path for path in entries if path.is_dir()]

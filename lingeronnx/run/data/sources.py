@@ -109,7 +109,7 @@ def _from_text(text: str, what: str, names: Collection[str], by_row: Collection[
     if colon and module and name.isidentifier():
         function = user_function(module, name, what)
         return Opener(lambda: map(partial(_pair, names=names), _iterate(function(), what)), True, what, True)
-    raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
+    raise DataError(f"{what}: '{text}' is none of these; give an .npz or .npy file, a folder, or module:function")
 
 
 def found_from_anywhere(source: object) -> object:

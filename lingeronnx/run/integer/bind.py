@@ -98,7 +98,9 @@ class Binder:
             if index in consts:
                 self._constant(names[index], consts[index])
             elif names[index] not in self.specs:
-                raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
+                raise ModelError(
+                    f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; the file is damaged"
+                )
         self._check_scales(form, node, attrs, names)
         if not self._side.target.zero_points and (key := other_zero(attrs)) is not None:
             raise ModelError(
@@ -151,7 +153,8 @@ class Binder:
             taken = read[index].zero_point if index in read else zero if form.zero_points else 0
             if zero != taken:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}"
+                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}; "
+                    "quantize the model again"
                 )
 
     def _constant(self, name: str, array: np.ndarray) -> None:

@@ -167,7 +167,9 @@ class FloatFallback(PlainKernel):
         try:
             return list(session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
         except Exception as error:
-            raise ModelError(f"float node {self.names[0]} does not run: {reason(error)}") from error
+            raise ModelError(
+                f"float node {self.names[0]} does not run ({reason(error)}); does the model run in onnxruntime?"
+            ) from error
 
     def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
@@ -212,7 +214,10 @@ class FloatFallback(PlainKernel):
         results = self._compute(arrays)
         for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
             if result.shape[1:] != spec.shape[1:] or (self._whole and result.shape != spec.shape):
-                raise ModelError(f"float node {self.names[0]}: the shape of '{name}' depends on the values it is given")
+                raise ModelError(
+                    f"float node {self.names[0]}: the shape of '{name}' depends on the values it is given; "
+                    "take the node out, and compute it in your program"
+                )
         return results
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

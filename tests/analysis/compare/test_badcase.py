@@ -96,7 +96,7 @@ def fails(a, b):
     [
         ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
         ({"metric": "L1", "order": "ascending"}, "order: what is worse is known of L1"),
-        ({"metric": fails}, "needs the order"),
+        ({"metric": fails}, "a metric of your own has no order; give ascending or descending"),
         ({"metric": fails, "order": "ascending"}, r"the metric function failed \(RuntimeError: no\)"),
         ({"output": "z"}, "the model has no output 'z'"),
     ],

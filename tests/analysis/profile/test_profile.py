@@ -150,7 +150,7 @@ def test_model_profiler(made, tmp_path) -> None:
     ]
     with lo.compat.ModelProfiler(session, tmp_path / "r") as idle:
         pass
-    with pytest.raises(lo.ConfigError, match="the model was not called"):
+    with pytest.raises(lo.ConfigError, match="nothing to profile; call the model on data first"):
         idle.get_info_manager.table()
 
 

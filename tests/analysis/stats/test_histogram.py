@@ -26,3 +26,18 @@ def test_histograms_hold_every_value_once(count, number, seed):
     assert np.abs(np.cumsum(have) - np.cumsum(want)).max() <= want.max()
     share = np.mean(x <= found.quantile(0.99))
     assert abs(share - 0.99) < 1e-3
+
+
+@examples(20)
+@given(st.integers(1, 20000), st.integers(0, 9))
+def test_values_stand_for_all_that_was_seen(count, seed):
+    """Law: as many as were added, each within half a bin, so that their sum is that of the values but for that."""
+    x = np.random.default_rng(seed).gamma(2.0, size=count) - 1
+    found = Histogram()
+    found.add(x)
+    values, counts = found.values()
+    assert counts.sum() == count
+    if count <= 4096:
+        assert np.array_equal(np.sort(values), np.sort(x))
+    bin_width = 2.0 ** np.ceil(np.log2(max(np.ptp(x), 1e-9) / 8192) + 1)
+    assert abs((values * counts).sum() - x.sum()) <= count * bin_width

@@ -58,7 +58,7 @@ def parse(args: str | Iterable[str]) -> Options:
         if not value:
             position += 1
             if position >= len(words):
-                raise ConfigError(f"the packer's argument {word} needs a value")
+                raise ConfigError(f"the packer's argument {word} has no value; write one behind it")
             value = words[position]
         if _KNOWN[word]:
             values[str(_KNOWN[word])] = value
@@ -86,7 +86,7 @@ def _number(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"the packer's argument {option} is a number of bytes, not '{text}'") from None
+        raise ConfigError(f"the packer's argument {option} is '{text}'; it is a number of bytes") from None
 
 
 def _places(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:

@@ -106,7 +106,7 @@ def _steps(judged: Judged) -> Iterator[_Step]:
     net, memory = judged.net, judged.memory
     if net is None or memory is None:
         finding = next((f for f in judged.findings if f.level == "packs"), None)
-        raise ConfigError(f"the model does not pack, so no board ran it: {finding}")
+        raise ConfigError(f"the model does not pack, so no board ran it; give the graph that was packed: {finding}")
     for step in net.steps:
         read, written = (net.tensors[names[0]].elements for names in (step.inputs, step.outputs))
         work = spent(net, step, judged.options, memory, ARCS)

@@ -1,0 +1,65 @@
+"""The scale that is advised: the power of two that leaves the least error, tried here by rounding the values."""
+
+import shlex
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx.analysis.compare.join import ComparedTensor
+from lingeronnx.analysis.compare.scale_causes import held_wrong
+from lingeronnx.analysis.stats.stored_form import StoredForm
+from lingeronnx.plan import Affine
+from tests.examples import examples
+
+
+def row_of(x, scale, factor=(1.0,), window=None):
+    form = StoredForm(Affine(scale, bits=8), factor)
+    y = form.integers(x, np.dtype(np.int8))
+    row = ComparedTensor("t", ("Conv", "Conv2dInt"), ("c", "c"), window=window)
+    row.pair.add(x, y, form)
+    row.judge(x, y, form, x)
+    return row
+
+
+def advised(row):
+    (option,) = held_wrong(row, {}, {}).options
+    option, word = shlex.split(option)
+    assert (option, word[:10]) == ("--override", "t=scale:2^")
+    return int(word[10:])
+
+
+def rounded(x, exponent):
+    """Return the square error of int8 at a scale of 2^exponent, and the share that is cut off."""
+    counts = np.rint(x.astype(np.float64) * 2.0**exponent)
+    held = np.clip(counts, -128, 127)
+    return np.square(held / 2.0**exponent - x).sum(), np.mean(held != counts)
+
+
+@examples(30)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4, 30]), st.integers(-3, 3), st.sampled_from([3000, 20000]))
+def test_no_power_of_two_leaves_less_error(seed, degrees, size, count):
+    """Values with short and long tails, in a scale 64 times too fine or too coarse."""
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_t(degrees, (count // 4, 4, 1, 1)) * 2.0**size).astype(np.float32)
+    exponent = int(np.floor(np.log2(127 / np.abs(x).max())))
+    for wrong in (exponent - 5, exponent + 9):
+        row = row_of(x, 2.0**wrong)
+        if held_wrong(row, {}, {}) is None:  # the tail is so long that the coarse scale fits it
+            continue
+        errors = {k: error for k in range(exponent, exponent + 4) for error, cut in [rounded(x, k)] if cut <= 0.005}
+        assert rounded(x, advised(row))[0] <= 1.05 * min(errors.values())
+
+
+def test_what_a_relu_cuts_off_counts_for_nothing():
+    x = np.random.default_rng(0).uniform(-100, 1, (500, 4, 1, 1)).astype(np.float32)
+    assert advised(row_of(x, 2.0**10, window=(0.0, np.inf))) == 7  # up to 127/128: next to nothing is cut off
+    assert advised(row_of(x, 2.0**10)) == 0
+
+
+@pytest.mark.parametrize(("factor", "exponent"), [((1.0, 1.0), 3), ((1.0, 8.0), 3), ((8.0, 1.0), 0)])
+def test_each_channel_counts_with_its_own_factor(factor, exponent):
+    """Channels of +-15 and +-1: the small one may be multiplied without need of a coarser scale."""
+    x = np.random.default_rng(0).uniform(-1, 1, (500, 2, 3, 3)) * np.array([15, 1]).reshape(1, 2, 1, 1)
+    assert advised(row_of(x.astype(np.float32), 2.0**9, factor)) == exponent
