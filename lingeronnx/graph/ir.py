@@ -120,6 +120,13 @@ def opened(model: ModelLike) -> Graph:
     return from_proto(proto)
 
 
+def file_of(model: ModelLike) -> onnx.ModelProto | None:
+    """Return the protobuf model that was given, or that a file holds, as it is; None of a graph in memory."""
+    if isinstance(model, str | os.PathLike):
+        return onnxfile.read(model)
+    return model if isinstance(model, onnx.ModelProto) else None
+
+
 def own(model: ModelLike) -> Graph:
     """Return the graph as `opened` does, to be changed: one that the caller holds is copied."""
     graph = opened(model)

@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
 
 from ...errors import ConfigError
 from ...flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
 from ...formats.sound import check_nodes
-from ...graph import ir, onnxfile
+from ...graph import ir
 from ...graph.names import restored
 from ...ops import Violation
 from ...plan.config import QuantConfig
@@ -63,13 +62,13 @@ def check(
     ModelError, ConfigError
         For what cannot be judged at all.
     """
-    file, proto, wish = None, None, TimeWish(clock, budget_ms, timing)
-    if isinstance(model, str | os.PathLike | onnx.ModelProto):
-        file = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+    wish = TimeWish(clock, budget_ms, timing)
+    file, proto = ir.file_of(model), None
+    if file is not None:
         proto = file if is_packable(file) else None
-    elif is_integer_graph(model):
-        row = target_of(model) if platform is None else by_name(platform)
-        proto = ir.to_proto(row.named(model))
+    elif is_integer_graph(graph := ir.opened(model)):
+        row = target_of(graph) if platform is None else by_name(platform)
+        proto = ir.to_proto(row.named(graph))
     if proto is not None:
         if input_shape:
             raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
@@ -77,11 +76,10 @@ def check(
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        label = "the model" if isinstance(model, onnx.ModelProto) else str(model)
-        model, file = ir.from_proto(file, label), None  # the graph holds its constants now
-    assert isinstance(model, ir.Graph)
+        label = str(model) if isinstance(model, str | os.PathLike) else "the model"
+        graph, file = ir.from_proto(file, label), None  # the graph holds its constants now
     row = wish.target(by_name(platform or QuantConfig().platform))
-    graph, notes = normalised(model, row, calib, input_shape or {})
+    graph, notes = normalised(graph, row, calib, input_shape or {})
     return check_float(graph, row, notes, wish)
 
 

@@ -174,9 +174,7 @@ class _Kept(IntegerSource):
         return iter(())
 
 
-def kept(
-    model: ir.ModelLike | Session, path: str | os.PathLike[str]
-) -> tuple[TensorSource, RecordedSession]:
+def kept(model: ir.ModelLike | Session, path: str | os.PathLike[str]) -> tuple[TensorSource, RecordedSession]:
     """Return what `compare` takes for a model whose tensors were kept in the profile's folder `path`, and the session.
 
     Raises as `RecordedSession` does.
