@@ -37,6 +37,7 @@ def check(
     budget_ms: float | None = None,
     timing: str | os.PathLike[str] | None = None,
     input_shape: Mapping[str, Sequence[int]] | None = None,
+    fix: Mapping[str, str | float | Sequence[float]] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
@@ -57,6 +58,8 @@ def check(
         The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
     input_shape
         {input: its sizes}, where a float model's file leaves some open.
+    fix
+        {input: the value that it always has}, of a float model, such as a sampling rate.
 
     Raises
     ------
@@ -72,6 +75,8 @@ def check(
         proto = ir.to_proto(row.named(model))
     if proto is not None and input_shape:
         raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
+    if proto is not None and fix:
+        raise ConfigError("inputs are fixed in a float model; quantize it with --fix")
     if proto is not None:
         return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
@@ -81,7 +86,7 @@ def check(
         model, file = ir.from_proto(file, label), None  # the graph holds its constants now
     assert isinstance(model, ir.Graph)
     row = wish.target(by_name(platform or QuantConfig().platform))
-    graph, notes = normalised(model, row, calib, input_shape or {})
+    graph, notes = normalised(model, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)
 
 
