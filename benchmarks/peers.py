@@ -1,7 +1,8 @@
 """Other quantizers and ours on the same models, calibration and test data, judged by the same code.
 
-    python benchmarks/peers.py MODELS LOADERS.py [--only CASE ...] [--peers ours onnxruntime esp_ppq quark aimet_onnx]
-        [--home DIR] [--python python3.11] [--samples 256] [--limit N] [--timeout SECONDS] [--results FILE.jsonl]
+    python benchmarks/peers.py MODELS LOADERS.py [--only CASE ...] [--ways WORD ...]
+        [--peers ours onnxruntime esp_ppq quark aimet_onnx nncf] [--home DIR] [--python python3.11]
+        [--samples 256] [--limit N] [--timeout SECONDS] [--results FILE.jsonl]
 
 Each peer has a virtual environment of its own under --home, made from the pinned list benchmarks/peers/PEER.txt; one
 that cannot be installed is skipped with a word. It gets the first --samples calibration samples one by one and writes a
@@ -15,6 +16,7 @@ At the end there are two tables: any scale, and powers of two.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -53,7 +55,13 @@ WAYS = (
     Way("esp_ppq", "onnxruntime platform, percentile", "ONNXRUNTIME,percentile"),
     Way("quark", "A8W8", "A8W8"),
     Way("aimet_onnx", "min_max", "min_max"),
+    Way("quark", "A8W8, AdaRound", "A8W8_ADAROUND"),
+    Way("quark", "A8W8, AdaQuant", "A8W8_ADAQUANT"),
     Way("aimet_onnx", "tf_enhanced", "tf_enhanced"),
+    Way("aimet_onnx", "min_max, sequential MSE", "min_max,seq_mse"),
+    Way("aimet_onnx", "min_max, AdaRound", "min_max,adaround"),
+    Way("nncf", "full bias correction", "bias"),
+    Way("nncf", "accuracy control (layers in float)", "control"),
     Way("ours", "generic, a scale per tensor", {"platform": "generic", "mode": "max-value"}),
     Way("ours", "generic, a scale per channel",
         {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),
@@ -61,15 +69,26 @@ WAYS = (
         {"platform": "generic", "mode": "max-value", "weight_scales": "channel", "activations": "asymmetric"}),
     Way("esp_ppq", "ESP32-S3 (per tensor), its default kl", "ESPDL_S3_INT8,default", True),
     Way("esp_ppq", "ESP32-S3 (per tensor), percentile", "ESPDL_S3_INT8,percentile", True),
+    Way("esp_ppq", "ESP32-S3 (per tensor), TQT", "ESPDL_S3_INT8,default,tqt", True),
+    Way("esp_ppq", "ESP32-S3 (per tensor), AutoQuant", "ESPDL_S3_INT8,default,auto", True),
     Way("esp_ppq", "ESP32-P4 (per channel), its default kl", "ESPDL_INT8,default", True),
     Way("esp_ppq", "ESP32-P4 (per channel), percentile", "ESPDL_INT8,percentile", True),
+    Way("esp_ppq", "ESP32-P4 (per channel), TQT", "ESPDL_INT8,default,tqt", True),
     Way("quark", "XINT8", "XINT8", True),
+    Way("quark", "XINT8, AdaRound", "XINT8_ADAROUND", True),
+    Way("quark", "XINT8, AdaQuant", "XINT8_ADAQUANT", True),
     Way("ours", "venus", {"platform": "venus"}, True),
     Way("ours", "venus, effort best", {"platform": "venus", "effort": "best"}, True),
 )  # fmt: skip
 
 #: The distribution whose version is told.
-PACKAGES = {"onnxruntime": "onnxruntime", "esp_ppq": "esp-ppq", "quark": "amd-quark", "aimet_onnx": "aimet-onnx"}
+PACKAGES = {
+    "onnxruntime": "onnxruntime",
+    "esp_ppq": "esp-ppq",
+    "quark": "amd-quark",
+    "aimet_onnx": "aimet-onnx",
+    "nncf": "nncf",
+}
 
 
 # ---- environments ------------------------------------------------------------------------------------------------
@@ -200,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     folders(parser)
     parser.add_argument("--peers", nargs="*", choices=["ours", *PACKAGES], default=["ours", *PACKAGES])
+    parser.add_argument("--ways", nargs="*", default=[""], metavar="WORD", help="whose title has one of the words")
     parser.add_argument("--home", type=Path, default=Path.home() / ".cache" / "lingeronnx-peers")
     parser.add_argument("--python", default="python3.11", help="makes the environments")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples at most")
@@ -211,7 +231,7 @@ def main() -> None:
     kept = args.results.read_text().splitlines() if args.results is not None and args.results.exists() else []
     lines = [json.loads(line) for line in kept]
     done = {(line["case"], line["title"]) for line in lines}
-    ready: dict[str, Path | None] = {"ours": None}
+    ready: dict[str, Path | None] = {"ours": None} if "ours" in args.peers else {}
     versions = {"ours": lo.__version__}
     for peer in args.peers:
         if peer == "ours":
@@ -220,19 +240,19 @@ def main() -> None:
             ready[peer], versions[peer] = environment(peer, args.home, args.python)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"{peer} is skipped: {_last_line(getattr(error, 'stderr', None) or str(error))}", flush=True)
-    for name in args.only:
-        for way in WAYS:
-            title = f"lingeronnx, {way.title}" if way.peer == "ours" else f"{PACKAGES[way.peer]}, {way.title}"
-            if way.peer not in args.peers or way.peer not in ready or (name, title) in done:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                found = run(CASES[name], way, args, ready[way.peer], Path(folder))
-            line = {"case": name, "title": title, "power": way.power, **found}
-            lines.append(line)
-            print(json.dumps(line), flush=True)
-            if args.results is not None:
-                with args.results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+    ways = [way for way in WAYS if way.peer in ready and any(word in way.title for word in args.ways)]
+    for name, way in itertools.product(args.only, ways):
+        title = f"lingeronnx, {way.title}" if way.peer == "ours" else f"{PACKAGES[way.peer]}, {way.title}"
+        if (name, title) in done:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = run(CASES[name], way, args, ready[way.peer], Path(folder))
+        line = {"case": name, "title": title, "power": way.power, **found}
+        lines.append(line)
+        print(json.dumps(line), flush=True)
+        if args.results is not None:
+            with args.results.open("a") as file:
+                file.write(json.dumps(line) + "\n")
     print(", ".join(f"{PACKAGES.get(peer, 'lingeronnx')} {version}" for peer, version in versions.items()))
     for power, head in ((False, "Any scale"), (True, "Powers of two")):
         print(f"\n{head}\n\n{table(lines, power)}")

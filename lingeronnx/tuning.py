@@ -102,7 +102,7 @@ def finetune(
     recipe = Recipe(loss=loss, seed=settings.get("seed") or 0, **fields)
     if batch_norm not in ("frozen", "reestimate"):
         raise ConfigError(f"batch_norm '{batch_norm}': it is frozen or reestimate")
-    source = ir.clone(ir.opened(model)) if isinstance(model, ir.Graph) else ir.opened(model)
+    source = ir.own(model)
     if state_dict is not None:
         from .torch.checkpoint.parameters import load_checkpoint
 

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -92,18 +92,34 @@ def load(path: str | os.PathLike[str]) -> Graph:
     return from_proto(onnxfile.read(path), str(path))
 
 
-def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph) -> Graph:
+class Holder(Protocol):
+    """What has a graph, as what `quantize` returns has."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+
+
+def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph | Holder) -> Graph:
     """Return the graph in memory as it is, that of a protobuf model, or the one in a file; ModelError as by `load`."""
     if isinstance(model, Graph):
         return model
     if isinstance(model, str | os.PathLike):
         return load(model)
     if not isinstance(model, onnx.ModelProto):
+        if isinstance(held := getattr(model, "graph", None), Graph):
+            return held
         raise ModelError(f"a {type(model).__name__} is no model; give the path of an .onnx file or an onnx.ModelProto")
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
     onnxfile.check_in_memory(proto)
     return from_proto(proto)
+
+
+def own(model: str | os.PathLike[str] | onnx.ModelProto | Graph | Holder) -> Graph:
+    """Return the graph as `opened` does, to be changed: one that the caller holds is copied."""
+    graph = opened(model)
+    return graph if isinstance(model, str | os.PathLike | onnx.ModelProto) else clone(graph)
 
 
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:

@@ -55,7 +55,7 @@ class Session:
     Parameters
     ----------
     path
-        A file, or a graph in memory.
+        A file, a graph in memory, or what `quantize` returned.
     arithmetic
         Whose integers are computed: "executor" (the chip's) or "training" (those of the software that the network was
         trained with). None takes the training side's for graphs of domain `linger`, and the executor's for all others.
@@ -76,7 +76,7 @@ class Session:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | ir.Graph,
+        path: str | os.PathLike[str] | ir.Graph | ir.Holder,
         arithmetic: str | None = None,
         platform: str | Target | None = None,
         host: str | os.PathLike[str] | None = None,

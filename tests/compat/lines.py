@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - a row of a table of Markdown is one line
 """The lines that people write with other tools: what each is here, and whether it runs as it was written there.
 
-    python -m tests.compat.lines      # writes the tables of docs/coming-from.md anew
+    python -m tests.compat.lines      # writes the tables of docs/coming-from-*.md anew
 
-`TOOLS` has a table for each part of that page; the page's prose is its own. A row with `code` is run by `test_lines`,
+`TOOLS` has the table of each of these pages; their prose is their own. A row with `code` is run by `test_lines`,
 with the originals' spelling, arguments and defaults.
 """
 
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Line:
 
 
 TOOLS: dict[str, tuple[Line, ...]] = {
-    "The vendor's QAT library (linger)": (
+    "linger": (
         Line(
             "`wb_analyse(path, log)`",
             '`lo.compat.wb_analyse(path_or_state_dict, log="./wb_analyse.log")`, `lingeronnx analyze weights MODEL\\|CKPT`; nothing in a checkpoint is executed',
@@ -152,7 +152,7 @@ assert "fit no module" in str(told[0].message)
 """,
         ),
     ),
-    "Tools with AnalysisQuant": (
+    "paddleslim": (
         Line(
             "`AnalysisQuant(model_dir, ..., eval_function, data_loader, save_dir, checkpoint_name, num_histogram_plots, ptq_config)`",
             "the same: `lo.compat.AnalysisQuant`; `model_dir` may be the `.onnx` file; `model_filename` and `params_filename` belong to another format and are refused",
@@ -199,7 +199,7 @@ with raises(lo.ConfigError, match="returned nan"):
 """,
         ),
     ),
-    "Tools with QuantAnalysis": (
+    "horizon": (
         Line(
             "`check_qat_model(model, example_inputs, save_results, out_dir)`",
             "`lo.compat.check_qat_model`, also with `platform=...`; of a torch module it counts the calls of each module; `lingeronnx check MODEL --calib D -o DIR` writes the same `model_check_result.txt`",
@@ -305,7 +305,7 @@ with raises(lo.ConfigError, match="custom_metric_order_seq missing"):
 """,
         ),
     ),
-    "onnxruntime's quantization tools": (
+    "onnxruntime": (
         Line(
             "`quant_pre_process(...)`",
             "nothing: `quantize` simplifies, infers shapes and checks that the outputs stay the same",
@@ -407,22 +407,119 @@ session.run(None, {session.get_inputs()[0].name: samples})
             "the column SQNR: the same number",
         ),
     ),
+    "ppq": (
+        Line(
+            "`espdl_quantize_onnx(onnx_import_file, espdl_export_file, calib_dataloader, calib_steps, input_shape, target=...)`",
+            "`lingeronnx quantize MODEL --calib D --limit N --platform P -o OUT`, `lo.quantize(path, loader, limit=N, platform=P)`; MODEL stays as it is",
+            """
+loader = torch.utils.data.DataLoader(x, batch_size=1)
+lo.quantize("float.onnx", loader, limit=8, platform="venus", effort="fast").save("out.onnx")
+""",
+        ),
+        Line(
+            "`espdl_quantize_torch(model, ...)`",
+            '`lo.torch.export(model, x, "float.onnx")`, then the same',
+        ),
+        Line(
+            "`calib_dataloader`, `collate_fn`",
+            "a DataLoader, any iterable or function of batches, an `.npz`, `file.py:function`; it yields what the model takes",
+        ),
+        Line(
+            "`QuantizationSettingFactory.espdl_setting()`",
+            "`--config quant.yaml`; `lingeronnx schema quant` describes it",
+        ),
+        Line(
+            '`quantize_activation_setting.calib_algorithm = "kl"`',
+            "`--calibrator kl`, `percentile`, `max`; the default is `mse`",
+        ),
+        Line(
+            '`calib_algorithm_per_layer[NAME] = "minmax"`',
+            "`--override NAME=calibrator:max`",
+        ),
+        Line(
+            "`equalization = True`, `bias_correct = True`",
+            "nothing: `quantize` does both, where samples that were held back show a gain",
+        ),
+        Line(
+            "`tqt_optimization`, `lsq_optimization`, `blockwise_reconstruction`",
+            "weights are refined by default, `quantize --effort best` takes more time for it; with training `lingeronnx finetune MODEL --train D -o OUT --method blocks --rounding soft`, whose scales are trained as well",
+        ),
+        Line(
+            "`dispatching_table.append(NAME, TargetPlatform.ESPDL_INT16)`, `TargetPlatform.FP32`",
+            "`--override NAME=bits:16` where the platform has them, `--skip NAME`",
+        ),
+        Line(
+            "`espdl_auto_quantize_onnx(...)`",
+            "`lingeronnx quantize MODEL --calib D --eval T --max-drop 0.5`, or `--min-sqnr 25` without labels",
+        ),
+        Line(
+            "`graphwise_error_analyse(graph, ...)`",
+            "`lingeronnx compare FLOAT QUANT --data D -o DIR`",
+            """
+quantized.save("out.onnx")
+lo.compare("float.onnx", "out.onnx", samples)
+""",
+        ),
+        Line(
+            "`layerwise_error_analyse(graph, ...)`",
+            "`lingeronnx sensitivity MODEL --calib D -o DIR`",
+        ),
+        Line(
+            "`statistical_analyse(graph, ...)`, `variable_analyse`",
+            "`lingeronnx profile MODEL --data D -o DIR`; a tensor's histogram stands on the page of `compare`",
+        ),
+        Line(
+            "`parameter_analyse(graph)`",
+            "`lingeronnx analyze weights MODEL`",
+        ),
+        Line(
+            "`TorchExecutor(graph).forward(x)`",
+            "`lo.Session(path).run(None, feeds)`: the chip's integers, where theirs are floats that were rounded",
+            """
+session = lo.Session(quantized)
+session.run(None, {session.get_inputs()[0].name: samples})
+""",
+        ),
+        Line(
+            "the files `.espdl`, `.info`, `.json`",
+            "OUT; `lingeronnx deploy OUT -o DIR` writes what a board needs; `--save-plan plan.json` the scales. Their `.json` is read by `--plan`",
+        ),
+        Line(
+            "`export_test_values=True`",
+            "`deploy` writes golden vectors, `lingeronnx verify` compares the board's outputs with them",
+        ),
+        Line(
+            "`auto_streaming=True`, `insert_streaming_cache_on_var`",
+            "none: write the states as inputs and outputs of the model, and say which feeds which: `--state OUT=IN`",
+        ),
+        Line(
+            "`Exporter(platform=TargetPlatform.ONNXRUNTIME).export(...)`",
+            "`lingeronnx convert OUT --to qdq -o qdq.onnx`; `--exact` gives the simulator's integers bit for bit in onnxruntime",
+        ),
+        Line(
+            "`scale`, `exponent`",
+            "here `q = round(x * scale)`: 128 here is the scale 0.0078125 and the exponent -7 there",
+        ),
+        Line(
+            "SNR of a report: noise over signal",
+            "SQNR in dB, larger is better: 0.01 there is 20 dB here",
+        ),
+    ),
 }
 
 
-def tables() -> str:
-    """Return the page with its tables as `TOOLS` has them."""
-    head, *parts = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return head + "".join(map(_written, parts))
+def page(tool: str) -> Path:
+    """Return the place of a tool's page."""
+    return DOCS / f"coming-from-{tool}.md"
 
 
-def _written(part: str) -> str:
-    title = part.partition("\n")[0].removeprefix("## ")
-    if title not in TOOLS:
-        return part
-    rows = "".join(f"| {line.there} | {line.here} |\n" for line in TOOLS[title])
-    return re.sub(r"\| there \| here \|\n(\|.*\n)+", lambda _: f"| there | here |\n|---|---|\n{rows}", part, count=1)
+def written(tool: str) -> str:
+    """Return a tool's page with its table as `TOOLS` has it."""
+    rows = "".join(f"| {line.there} | {line.here} |\n" for line in TOOLS[tool])
+    table = f"| there | here |\n|---|---|\n{rows}"
+    return re.sub(r"\| there \| here \|\n(\|.*\n)+", lambda _: table, page(tool).read_text(encoding="utf-8"), count=1)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(tables(), encoding="utf-8")
+    for name in TOOLS:
+        page(name).write_text(written(name), encoding="utf-8")

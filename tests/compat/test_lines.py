@@ -1,4 +1,4 @@
-"""The lines of other tools' scripts run as they are written there; the page that tells of them is made of the table."""
+"""The lines of other tools' scripts run as they are written there; the pages on them are made of the tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from tests.compat.lines import PAGE, TOOLS, tables
+from tests.compat.lines import TOOLS, page, written
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-RUN = [(f"{title}: {line.there}", line.code) for title, lines in TOOLS.items() for line in lines if line.code]
+RUN = [(f"{tool}: {line.there}", line.code) for tool, lines in TOOLS.items() for line in lines if line.code]
 
 
 class Net(nn.Module):
@@ -78,7 +78,9 @@ def test_the_line_runs_as_it_is_written_there(names, code) -> None:
         exec(code, names)
 
 
-def test_the_page_is_made_of_the_table() -> None:
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_page_is_made_of_the_table(tool) -> None:
     """`python -m tests.compat.lines` writes it."""
-    assert PAGE.read_text(encoding="utf-8") == tables()
-    assert Path(PAGE).read_text(encoding="utf-8").count("| there | here |") == len(TOOLS)
+    text = page(tool).read_text(encoding="utf-8")
+    assert text == written(tool)
+    assert text.count("| there | here |") == 1

@@ -1,4 +1,4 @@
-"""docs/coming-from.md: what it says is called so here, is called so."""
+"""docs/coming-from*.md: what they say is called so here, is called so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 import lingeronnx as lo
 from lingeronnx import cli
 
-TEXT = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("coming-from*.md"))}
+TEXT = "\n".join(PAGES.values())
 ROWS = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| there")]
 
 
@@ -55,8 +57,8 @@ def test_onnxruntimes_names_exist() -> None:
     from onnxruntime.quantization import calibrate, qdq_loss_debug, quant_utils, shape_inference
 
     homes = (quantization, qdq_loss_debug, shape_inference, quant_utils, calibrate)
-    part = TEXT.split("## onnxruntime's quantization tools")[1]
-    left = " ".join(line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `"))
+    text = PAGES["coming-from-onnxruntime"]
+    left = " ".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `"))
     named = re.findall(r"`([A-Za-z_]+)(?=[(`.])", left)
     assert len(named) > 12
     others = {"InferenceSession", "Entropy", "Percentile", "calibration_cache_path", "op_types_to_quantize"}

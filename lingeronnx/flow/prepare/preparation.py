@@ -153,7 +153,7 @@ def prepare(
     """
     conf = configured(config, settings)
     target = target_of(conf)
-    loaded = ir.clone(ir.opened(model)) if isinstance(model, ir.Graph) else ir.opened(model)
+    loaded = ir.own(model)
     digest = whole(loaded)
     brought, came = _brought(loaded, conf) if encodings is None else _meant(encodings, loaded)
     if brought is not None:
