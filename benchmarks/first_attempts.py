@@ -11,9 +11,10 @@ has {name: {input: its sizes, or one number that it always has}}; else an open s
 With --programs each chip's graph is deployed with `try_it`, on two of the samples (with `--max-parts 16` where the
 chip refuses a part), and what came of the proof is told.
 
-onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel, on the same data
-one by one; not for models that are fed their own states. Each attempt is a process of its own, whose processor time
-(without imports) and peak memory are counted. --results keeps every attempt, and a run that was interrupted goes on.
+onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel (per tensor before
+opset 13, which has no other), on the same data one by one; not for models that are fed their own states. Each attempt
+is a process of its own, whose processor time (without imports) and peak memory are counted. --results keeps every
+attempt, and a run that was interrupted goes on.
 Below the table stand, for each platform, the median and the largest of what we take for what onnxruntime takes.
 """
 
@@ -202,7 +203,9 @@ def theirs(module: Any, model: Path, wish: Mapping[str, Any], target: str) -> di
         except Exception as error:  # its own words are of no use here: it goes on without
             print(f"{model.name}: quant_pre_process: {type(error).__name__}", file=sys.stderr)
         reader = _Reader(_singles(module, model, wish))
-        q.quantize_static(ready, target, reader, q.QuantFormat.QDQ, per_channel=True, activation_type=q.QuantType.QInt8)
+        versions = [entry.version for entry in onnx.load(ready).opset_import if entry.domain in ("", "ai.onnx")]
+        form, kind, fine = q.QuantFormat.QDQ, q.QuantType.QInt8, max(versions) >= 13
+        q.quantize_static(ready, target, reader, form, per_channel=fine, activation_type=kind)
     return {}
 
 

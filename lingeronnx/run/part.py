@@ -97,8 +97,8 @@ def scaled_by_host(node: ir.Node) -> bool:
 def on_chip(graph: ir.Graph) -> set[int]:
     """Return the ids of the nodes that the chip runs: integer operators, and standard ones on integer tensors.
 
-    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor. 32 bits
-    that no node of the chip wrote are numbers of the model's own, such as indices.
+    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor. What
+    has 32 bits, and no node of the chip wrote it, are numbers of the model's own, such as indices.
     """
     found: set[int] = set()
     for node in graph.graph:
