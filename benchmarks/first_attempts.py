@@ -149,7 +149,9 @@ def ours(
     if program and found.report.is_chip:
         if not found.report.chip_ready and not found.report.program.runs:
             found, more = lo.quantize(str(model), calib, platform=platform, max_parts=16, **settings), {"moved": True}
-        more["program"] = proved(found, random_feeds(model, 2, 2, wish) if name is None else module.MODELS[name][2]())
+        feeds = random_feeds(model, 2, 2, wish) if name is None else module.MODELS[name][2]()
+        left = [{key: array for key, array in feed.items() if key not in settings.get("fix", {})} for feed in feeds]
+        more["program"] = proved(found, left)
     found.write(target)
     report = found.report
     said = [*report.warnings, *dict.fromkeys(f"{n.op_type}: {n.why}" for n in (*report.float_nodes, *report.host_part))]
