@@ -56,10 +56,8 @@ def check(
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
     clock, budget_ms, timing
         The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
-    input_shape
-        {input: its sizes}, where a float model's file leaves some open.
-    fix
-        {input: the value that it always has}, of a float model, such as a sampling rate.
+    input_shape, fix
+        {input: its sizes}, where a float model's file leaves some open; {input: the value that it always has}.
 
     Raises
     ------
