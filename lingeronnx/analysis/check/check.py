@@ -36,6 +36,7 @@ def check(
     budget_ms: float | None = None,
     timing: str | os.PathLike[str] | None = None,
     input_shape: Mapping[str, Sequence[int]] | None = None,
+    fix: Mapping[str, str | float | Sequence[float]] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
@@ -54,8 +55,8 @@ def check(
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
     clock, budget_ms, timing
         The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
-    input_shape
-        {input: its sizes}, where a float model's file leaves some open.
+    input_shape, fix
+        {input: its sizes}, where a float model's file leaves some open; {input: the value that it always has}.
 
     Raises
     ------
@@ -72,6 +73,8 @@ def check(
     if proto is not None:
         if input_shape:
             raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
+        if fix:
+            raise ConfigError("inputs are fixed in a float model; quantize it with --fix")
         return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
@@ -79,7 +82,7 @@ def check(
         label = str(model) if isinstance(model, str | os.PathLike) else "the model"
         graph, file = ir.from_proto(file, label), None  # the graph holds its constants now
     row = wish.target(by_name(platform or QuantConfig().platform))
-    graph, notes = normalised(graph, row, calib, input_shape or {})
+    graph, notes = normalised(graph, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)
 
 
