@@ -149,7 +149,7 @@ def test_check_takes_fixed_inputs(tmp_path):
     [
         ({"rte": 1}, "the model has no such input; did you mean 'rate'"),
         ({"rate": 0.5}, "the input is int64; give a value of that type"),
-        ({"rate": "fast"}, "that is no number"),
+        ({"rate": "fast"}, "write a number, or a list of numbers"),
         ({"rate": "1,2"}, "2 values for the 1 elements"),
         ({"x": 1}, "the file leaves sizes of this input open"),
     ],

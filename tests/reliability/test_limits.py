@@ -101,7 +101,7 @@ def test_a_loop_whose_end_is_computed(here: Here, monkeypatch: pytest.MonkeyPatc
 
 EXTERNAL = {
     "outside": ({"location": "../w.data"}, "outside the folder of the model"),
-    "no text": ({"location": "w\0.data"}, "the file's name is no text"),
+    "no text": ({"location": "w\0.data"}, "names no file for its external data"),
     "far": ({"location": "w.data", "offset": str(1 << 40)}, "the file is short"),
     "long": ({"location": "w.data", "length": str(1 << 40)}, "the file is short"),
     "negative": ({"location": "w.data", "offset": "-1"}, "damaged external data (offset -1)"),
