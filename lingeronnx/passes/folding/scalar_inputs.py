@@ -14,7 +14,7 @@ from ...graph import ir, operators
 
 __all__ = ["fix_line", "fix_option", "settings", "told_number"]
 
-_SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand", "Gather"}
+_SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand"}
 _PICKS = {kind for kind, how in {**operators.POOLS, **operators.REDUCES}.items() if how in ("max", "min")}
 _MOVES = _SAME | operators.MOVES | _PICKS | {"Max", "TopK"}
 _SHARES = ("Sigmoid", "Softmax")
@@ -79,7 +79,7 @@ def _told(value: ir.Value) -> Iterator[tuple[float, str]]:
     """Yield (number, why) of what is computed from `value`, which holds one number."""
     for use in value.uses():
         node, index = use.node, use.idx
-        if node.op_type in _SAME and index == 0:
+        if (node.op_type in _SAME or node.op_type == "Gather") and index == 0:
             yield from _told(node.outputs[0])
         elif (node.op_type, index) in _COMPARED:
             yield from _compared(node, index)
