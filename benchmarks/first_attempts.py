@@ -1,15 +1,20 @@
 """What a stranger's first attempt gives: `quantize` with defaults on every model of some folders, beside onnxruntime's.
 
-    python benchmarks/first_attempts.py FOLDER ... [--loaders LOADERS.py] [--only NAME ...] [--platforms generic venus]
-        [--timeout SECONDS] [--results FILE.jsonl]
+    python benchmarks/first_attempts.py FOLDER ... [--loaders LOADERS.py] [--sizes FILE.json] [--only NAME ...]
+        [--platforms generic venus] [--programs] [--timeout SECONDS] [--results FILE.jsonl]
 
 LOADERS.py has MODELS {name: (file, calibration, test, {output: state it feeds})}, FIXED {name: {input: value}} and
 measure(name, quantized) -> {figure: value}. A model that it does not know gets normal random inputs: 32 to calibrate,
-16 others to measure on. Without `measure`, figures are dB at finite values of each output, sample by sample.
+16 others to measure on. Without `measure`, figures are dB at finite values of each output, sample by sample. FILE.json
+has {name: {input: its sizes, or one number that it always has}}; else an open size is 8.
 
-onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel, on the same data
-one by one; not for models that are fed their own states. Each attempt is a process of its own, whose processor time
-(without imports) and peak memory are counted. --results keeps every attempt, and a run that was interrupted goes on.
+With --programs each chip's graph is deployed with `try_it`, on two of the samples (with `--max-parts 16` where the
+chip refuses a part), and what came of the proof is told.
+
+onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel (per tensor before
+opset 13, which has no other), on the same data one by one; not for models that are fed their own states. Each attempt
+is a process of its own, whose processor time (without imports) and peak memory are counted. --results keeps every
+attempt, and a run that was interrupted goes on.
 Below the table stand, for each platform, the median and the largest of what we take for what onnxruntime takes.
 """
 
@@ -57,8 +62,16 @@ def entry(module: Any, model: Path) -> str | None:
     return next((name for name, row in known.items() if row[0] == model.name), None)
 
 
-def random_feeds(model: Path, count: int, seed: int) -> list[_Feed]:
-    """Return `count` feeds of one sample each; whole numbers are 0 to 99, and a mask ends with some zeros."""
+def told(sizes: str | None, model: Path) -> dict[str, Any]:
+    """Return {input: its sizes, or a number} of `model` in the file `sizes`."""
+    return {} if sizes is None else json.loads(Path(sizes).read_text()).get(model.stem, {})
+
+
+def random_feeds(model: Path, count: int, seed: int, wish: Mapping[str, Any]) -> list[_Feed]:
+    """Return `count` feeds of one sample each; whole numbers are 0 to 99, and a mask ends with some zeros.
+
+    wish : {input: its sizes, or the number that it always has}.
+    """
     graph, rng, feeds = onnx.load(model).graph, np.random.default_rng(seed), []
     held = {tensor.name for tensor in graph.initializer}
     for _ in range(count):
@@ -68,8 +81,11 @@ def random_feeds(model: Path, count: int, seed: int) -> list[_Feed]:
                 continue
             kind = value.type.tensor_type
             size = [d.dim_value if d.dim_value > 0 else _OPEN if i else 1 for i, d in enumerate(kind.shape.dim)]
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            if dtype.kind == "f":
+            dtype, said = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type), wish.get(value.name)
+            size = said if isinstance(said, list) else size
+            if said is not None and said is not size:
+                feed[value.name] = np.full(size, said, dtype)
+            elif dtype.kind == "f":
                 feed[value.name] = rng.standard_normal(size).astype(dtype)
             elif dtype.kind == "O":
                 feed[value.name] = np.full(size, "a", object)
@@ -91,12 +107,12 @@ def decibels(want: np.ndarray, have: np.ndarray) -> float:
     return float(10 * np.log10(max((signal**2).sum(), 1e-30) / max(((signal - other) ** 2).sum(), 1e-30)))
 
 
-def measured(module: Any, model: Path, quantized: str, peer: bool) -> dict[str, float]:
+def measured(module: Any, model: Path, wish: Mapping[str, Any], quantized: str, peer: bool) -> dict[str, float]:
     """Return the figures of a quantized file on data that calibration did not see."""
     name = entry(module, model)
     if name is not None and hasattr(module, "measure"):
         return {key: float(value) for key, value in module.measure(name, quantized).items()}
-    feeds = random_feeds(model, 16, 1) if name is None else module.MODELS[name][2]()
+    feeds = random_feeds(model, 16, 1, wish) if name is None else module.MODELS[name][2]()
     import onnxruntime as ort
 
     import lingeronnx as lo
@@ -104,7 +120,8 @@ def measured(module: Any, model: Path, quantized: str, peer: bool) -> dict[str, 
     source = ort.InferenceSession(str(model))
     session = ort.InferenceSession(quantized) if peer else lo.Session(quantized)
     names = [value.name for value in source.get_outputs()]
-    pairs = [(source.run(names, feed), session.run(names, feed)) for feed in feeds]
+    left = {value.name for value in session.get_inputs()}
+    pairs = [(source.run(names, f), session.run(names, {k: a for k, a in f.items() if k in left})) for f in feeds]
     figures = {}
     for place, output in enumerate(names):
         sides = [np.concatenate([pair[side][place].reshape(-1) for pair in pairs]) for side in (0, 1)]
@@ -112,21 +129,45 @@ def measured(module: Any, model: Path, quantized: str, peer: bool) -> dict[str, 
     return figures
 
 
-def ours(module: Any, model: Path, platform: str, target: str) -> dict[str, Any]:
-    """Quantize with defaults; return what is said of it."""
+def ours(
+    module: Any, model: Path, wish: Mapping[str, Any], platform: str, target: str, program: bool
+) -> dict[str, Any]:
+    """Quantize with defaults; return what is said of it, and with `program` what came of its program."""
     import lingeronnx as lo
 
     name, settings = entry(module, model), {}
-    calib: Any = random_feeds(model, 32, 0) if name is None else module.MODELS[name][1]
+    calib: Any = random_feeds(model, 32, 0, wish) if name is None else module.MODELS[name][1]
     if name is not None and module.MODELS[name][3]:
         settings["state"] = module.MODELS[name][3]
     if name is not None and name in module.FIXED:
         settings["fix"] = {key: value.tolist() for key, value in module.FIXED[name].items()}
-    found = lo.quantize(str(model), calib() if callable(calib) else calib, platform=platform, **settings)
+    if numbers := {key: value for key, value in wish.items() if not isinstance(value, list)}:
+        settings["fix"] = numbers
+    calib, start = calib() if callable(calib) else calib, time.process_time()
+    found = lo.quantize(str(model), calib, platform=platform, **settings)
+    spent, more = time.process_time() - start, {}
+    if program and found.report.is_chip:
+        if not found.report.chip_ready and not found.report.program.runs:
+            found, more = lo.quantize(str(model), calib, platform=platform, max_parts=16, **settings), {"moved": True}
+        feeds = random_feeds(model, 2, 2, wish) if name is None else module.MODELS[name][2]()
+        left = [{key: array for key, array in feed.items() if key not in settings.get("fix", {})} for feed in feeds]
+        more["program"] = proved(found, left)
     found.write(target)
     report = found.report
     said = [*report.warnings, *dict.fromkeys(f"{n.op_type}: {n.why}" for n in (*report.float_nodes, *report.host_part))]
-    return {"integer MACs": report.integer_macs, "chip": report.chip_ready, "said": said}
+    return {"integer MACs": report.integer_macs, "chip": report.chip_ready, "said": said, "seconds": spent, **more}
+
+
+def proved(result: Any, feeds: Any) -> str:
+    """Return what came of the program of `result`, compiled and run on this PC."""
+    import lingeronnx as lo
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            lo.deploy(result, f"{folder}/board", data=feeds, samples=2, attempt=True)
+        except lo.LingerOnnxError as error:
+            return " ".join(str(error).split())[:300]
+    return "proved"
 
 
 class _Reader:
@@ -140,11 +181,11 @@ class _Reader:
         return next(self._feeds, None)
 
 
-def _singles(module: Any, model: Path) -> Iterator[_Feed]:
+def _singles(module: Any, model: Path, wish: Mapping[str, Any]) -> Iterator[_Feed]:
     """Yield the calibration data sample by sample."""
     name = entry(module, model)
     if name is None:
-        yield from random_feeds(model, 32, 0)
+        yield from random_feeds(model, 32, 0, wish)
         return
     for item in module.MODELS[name][1]():
         feed, fixed = item[0] if isinstance(item, tuple) else item, module.FIXED.get(name, {})
@@ -152,7 +193,7 @@ def _singles(module: Any, model: Path) -> Iterator[_Feed]:
             yield {**{key: array[i : i + 1] if array.ndim else array for key, array in feed.items()}, **fixed}
 
 
-def theirs(module: Any, model: Path, target: str) -> dict[str, Any]:
+def theirs(module: Any, model: Path, wish: Mapping[str, Any], target: str) -> dict[str, Any]:
     """Quantize with onnxruntime."""
     from onnxruntime import quantization as q
 
@@ -163,8 +204,10 @@ def theirs(module: Any, model: Path, target: str) -> dict[str, Any]:
             ready = f"{folder}/ready.onnx"
         except Exception as error:  # its own words are of no use here: it goes on without
             print(f"{model.name}: quant_pre_process: {type(error).__name__}", file=sys.stderr)
-        reader = _Reader(_singles(module, model))
-        q.quantize_static(ready, target, reader, q.QuantFormat.QDQ, per_channel=True, activation_type=q.QuantType.QInt8)
+        reader = _Reader(_singles(module, model, wish))
+        versions = [entry.version for entry in onnx.load(ready).opset_import if entry.domain in ("", "ai.onnx")]
+        form, kind, fine = q.QuantFormat.QDQ, q.QuantType.QInt8, max(versions) >= 13
+        q.quantize_static(ready, target, reader, form, per_channel=fine, activation_type=kind)
     return {}
 
 
@@ -177,14 +220,18 @@ def one(args: argparse.Namespace) -> None:
 
     ort.set_default_logger_severity(4)
     module, model, line = loaders(args.loaders), Path(args.folders[0]).resolve(), {}
+    wish = told(args.sizes, model)
     with tempfile.TemporaryDirectory() as folder:
         target, start = f"{folder}/q.onnx", time.process_time()
         try:
             peer = args.one == PEER
-            line = theirs(module, model, target) if peer else ours(module, model, args.one, target)
-            line["seconds"] = time.process_time() - start
+            if peer:
+                line = theirs(module, model, wish, target)
+            else:
+                line = ours(module, model, wish, args.one, target, args.programs)
+            line.setdefault("seconds", time.process_time() - start)
             line["MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            line["figures"] = measured(module, model, target, peer)
+            line["figures"] = measured(module, model, wish, target, peer)
         except Exception as error:
             line["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     print(json.dumps(line))
@@ -194,6 +241,8 @@ def attempt(model: Path, way: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return what a process of its own says of one model."""
     command = [sys.executable, __file__, str(model), "--one", way]
     command += ["--loaders", args.loaders] if args.loaders else []
+    command += ["--sizes", args.sizes] if args.sizes else []
+    command += ["--programs"] if args.programs else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, env=os.environ)
     except subprocess.TimeoutExpired:
@@ -208,10 +257,11 @@ def attempt(model: Path, way: str, args: argparse.Namespace) -> dict[str, Any]:
 def row(model: str, way: str, found: Mapping[str, Any]) -> str:
     """Return a line of the table."""
     if "error" in found:
-        return f"| {model} | {way} | {found['error']} | | | |"
+        return f"| {model} | {way} | {found['error']} | | | | |"
     figures = ", ".join(f"{name} {value:.1f}" for name, value in found["figures"].items())
     macs = f"{100 * found['integer MACs']:.1f} %" if "integer MACs" in found else ""
-    return f"| {model} | {way} | {figures} | {macs} | {found['seconds']:.1f} | {found['MB']:.0f} |"
+    program = ("layers moved: " if found.get("moved") else "") + found.get("program", "")
+    return f"| {model} | {way} | {figures} | {macs} | {program} | {found['seconds']:.1f} | {found['MB']:.0f} |"
 
 
 def ratios(done: Mapping[str, Mapping[str, Any]], platform: str) -> str:
@@ -236,6 +286,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--loaders")
+    parser.add_argument("--sizes")
+    parser.add_argument("--programs", action="store_true")
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--platforms", nargs="+", default=["generic", "venus"])
     parser.add_argument("--timeout", type=float, default=600)
@@ -249,7 +301,8 @@ def main() -> None:
     done: dict[str, dict[str, Any]] = {}
     if results is not None and results.exists():
         done = dict(json.loads(line) for line in results.read_text().splitlines())
-    print("| model | way | dB of each output | integer MACs | CPU s | peak MB |\n|---|---|---|---|---|---|", flush=True)
+    print("| model | way | dB of each output | integer MACs | program | CPU s | peak MB |", flush=True)
+    print("|---|---|---|---|---|---|---|", flush=True)
     for model in sorted(path for folder in args.folders for path in Path(folder).glob("*.onnx")):
         if args.only and model.stem not in args.only:
             continue

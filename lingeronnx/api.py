@@ -112,7 +112,7 @@ def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse
 
 
 def convert(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     to: str,
     platform: str | Target | None = None,
     exact: bool = False,
@@ -170,7 +170,7 @@ def convert(
 
 
 def deploy(
-    model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    model: ir.ModelLike,
     folder: str | os.PathLike[str],
     calib: object = None,
     *,

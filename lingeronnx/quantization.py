@@ -49,7 +49,7 @@ __all__ = ["quantize"]
 
 @np.errstate(all="ignore")  # what is not finite is told in words, where it decides something
 def quantize(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     calib: object = None,
     *,
     platform: str | Target | None = None,

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from .analysis.check.check import check
 from .analysis.check.page import checked_part
 from .analysis.check.report import Check
@@ -22,7 +20,7 @@ from .errors import ConfigError
 from .files import making, write_text
 from .flow import QuantizedModel
 from .flow.report import Report, rewritten, told_findings, told_floats
-from .graph import ir, onnxfile
+from .graph import ir
 from .json_values import plain
 from .number_words import decibel_text
 from .pages import PagePart, page, parts
@@ -36,8 +34,8 @@ PAGE, DATA = "report.html", "report.json"
 
 
 def report(
-    model: str | os.PathLike[str] | ir.Graph,
-    quantized: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    model: ir.ModelLike,
+    quantized: ir.ModelLike,
     data: object,
     folder: str | os.PathLike[str],
     *,
@@ -76,15 +74,12 @@ def report(
     """
     made = quantized.report if isinstance(quantized, QuantizedModel) else None
     platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
-    if isinstance(quantized, str | os.PathLike):
-        proto = onnxfile.read(quantized)
-        file: onnx.ModelProto | ir.Graph = proto  # the packer's rules are about the file as it is
-        graph: ir.Graph | QuantizedModel = ir.from_proto(proto, str(quantized))
-    else:
-        graph, file = quantized, quantized.graph if isinstance(quantized, QuantizedModel) else quantized
-    if not is_integer_graph(graph.graph if isinstance(graph, QuantizedModel) else graph):
+    file = ir.file_of(quantized)  # the packer's rules are about the file as it is
+    label = str(quantized) if isinstance(quantized, str | os.PathLike) else "the model"
+    graph = ir.opened(quantized) if file is None else ir.from_proto(file, label)
+    if not is_integer_graph(graph):
         raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
-    checked = check(file, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
+    checked = check(file or graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)
     found = compare(model, graph, data, **settings)
     names = [Path(given).name if isinstance(given, str | os.PathLike) else "model" for given in (model, quantized)]
     found = replace(found, names=(names[0], names[1]))

@@ -37,7 +37,7 @@ _KINDS = ("weight", "bias", "output")
 
 
 def finetune(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     train: object,
     eval_data: object = None,
     *,

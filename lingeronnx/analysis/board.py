@@ -20,7 +20,7 @@ _LARGEST = 16_000_000  # bytes of a log
 
 def profile_board(
     log: str | os.PathLike[str],
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     output: str | os.PathLike[str] | None = None,
     *,
     platform: str | Target | None = None,

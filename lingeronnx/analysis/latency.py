@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 
 from ..errors import ConfigError, LingerOnnxError, words_of
@@ -17,7 +16,7 @@ __all__ = ["cycles_of_nodes", "latency"]
 
 
 def latency(
-    graph: str | os.PathLike[str] | ir.Graph,
+    graph: ir.ModelLike,
     platform: str | Target | None = None,
     packer_args: str | Sequence[str] | None = None,
 ) -> Latency:

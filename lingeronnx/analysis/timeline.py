@@ -84,7 +84,7 @@ class Timeline:
 
 
 def trace(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     platform: str | Target | None = None,
     packer_args: str | Sequence[str] | None = None,
     *,

@@ -69,7 +69,7 @@ class Deployment:
 
 
 def deploy(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     folder: str | os.PathLike[str],
     data: object = None,
     *,

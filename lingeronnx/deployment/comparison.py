@@ -91,7 +91,7 @@ class Verification:
 
 
 def verify(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     data: object,
     *,
     dump: str | os.PathLike[str] | None = None,
@@ -139,9 +139,7 @@ def verify(
     hosts = {one.tensor: one for one in host_dumps(graph, ours, unknown)}
     strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
     if not pairs and not hosts:
-        raise DataError(
-            f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed for the board"
-        )
+        raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed")
     wrong = [name for name, one in hosts.items() if one.off.any()]
     wrong += [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
     different, first = _ordered(graph, wrong), None

@@ -76,7 +76,10 @@ def cut_of(graph: Graph, wish: TimeWish = UNASKED) -> CutGraph:
         if not choice.verdict.chip_ready:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")
             where = "" if len(parts.chip) == 1 else f"{name}: "
-            raise ConstraintError(f"not chip-ready on {target.name}: {where}{finding}")
+            raise ConstraintError(
+                f"not chip-ready on {target.name}: {where}{finding}; "
+                "or quantize with --max-parts 16: what the chip refuses goes to the host"
+            )
     verdicts = [choices[equal[part.name][0]].verdict for part in parts.chip]
     time = wish.told(target, verdicts, host=bool(parts.host))
     if time.too_slow is not None:

@@ -77,7 +77,7 @@ class SampleRun:
         return SampleRun(of(self.integers), of(self.floats), of(self.scales), of(self.feeds))
 
 
-def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
+def read_graph(model: ir.ModelLike) -> Graph:
     """Read an integer graph, from a file or from memory; ModelError for a float one."""
     from ..run.integer.runner import target_of
 

@@ -100,7 +100,11 @@ class Holder(Protocol):
         """The graph."""
 
 
-def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph | Holder) -> Graph:
+#: What is taken where a model is asked for: a path, a protobuf model, a graph, or what `quantize` returned.
+ModelLike = str | os.PathLike[str] | onnx.ModelProto | Graph | Holder
+
+
+def opened(model: ModelLike) -> Graph:
     """Return the graph in memory as it is, that of a protobuf model, or the one in a file; ModelError as by `load`."""
     if isinstance(model, Graph):
         return model
@@ -116,7 +120,14 @@ def opened(model: str | os.PathLike[str] | onnx.ModelProto | Graph | Holder) -> 
     return from_proto(proto)
 
 
-def own(model: str | os.PathLike[str] | onnx.ModelProto | Graph | Holder) -> Graph:
+def file_of(model: ModelLike) -> onnx.ModelProto | None:
+    """Return the protobuf model that was given, or that a file holds, as it is; None of a graph in memory."""
+    if isinstance(model, str | os.PathLike):
+        return onnxfile.read(model)
+    return model if isinstance(model, onnx.ModelProto) else None
+
+
+def own(model: ModelLike) -> Graph:
     """Return the graph as `opened` does, to be changed: one that the caller holds is copied."""
     graph = opened(model)
     return graph if isinstance(model, str | os.PathLike | onnx.ModelProto) else clone(graph)

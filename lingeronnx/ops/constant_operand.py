@@ -86,6 +86,7 @@ class AddConstant(BinaryOp):
         zero_points=partial(_zero_points, formats.ADD),
     )
     factor_is_constant = False
+    reshapes = True  # to channels, where a chip takes one sample
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is computed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,11 +50,11 @@ class Evaluation:
 
 
 def evaluate(
-    model: str | os.PathLike[str] | ir.Graph | Session,
+    model: ir.ModelLike | Session,
     data: object,
     *,
     metric: str | None = None,
-    baseline: str | os.PathLike[str] | ir.Graph | Session | None = None,
+    baseline: ir.ModelLike | Session | None = None,
     output: str | None = None,
     batch: int = 256,
     limit: int | None = None,

@@ -97,7 +97,8 @@ def scaled_by_host(node: ir.Node) -> bool:
 def on_chip(graph: ir.Graph) -> set[int]:
     """Return the ids of the nodes that the chip runs: integer operators, and standard ones on integer tensors.
 
-    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor.
+    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor. What
+    has 32 bits, and no node of the chip wrote it, are numbers of the model's own, such as indices.
     """
     found: set[int] = set()
     for node in graph.graph:
@@ -110,7 +111,9 @@ def on_chip(graph: ir.Graph) -> set[int]:
 
 def _reads_integers(node: ir.Node, inside: set[int]) -> bool:
     source = node.inputs[0] if node.inputs else None
-    if source is not None and source.dtype is not None:
-        return source.dtype.name in ("INT8", "INT16", "INT32")
     maker = ir.producer(source)
-    return maker is not None and id(maker) in inside and maker.op_type != DEQUANT.name
+    made = maker is not None and id(maker) in inside and maker.op_type != DEQUANT.name
+    if source is None or source.dtype is None:
+        return made
+    known = source.dtype.name
+    return known in ("INT8", "INT16") or (known == "INT32" and (made or ir.const(source) is not None))

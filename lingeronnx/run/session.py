@@ -76,7 +76,7 @@ class Session:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | ir.Graph | ir.Holder,
+        path: ir.ModelLike,
         arithmetic: str | None = None,
         platform: str | Target | None = None,
         host: str | os.PathLike[str] | None = None,

@@ -38,7 +38,7 @@ class Simulation:
 
 
 def simulate(
-    model: str | os.PathLike[str] | ir.Graph | Session,
+    model: ir.ModelLike | Session,
     data: object,
     *,
     taps: Sequence[str] = (),

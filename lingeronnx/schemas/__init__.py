@@ -16,7 +16,6 @@ the format allows; the copy also has today's names for operators and attributes.
 from __future__ import annotations
 
 import atexit
-import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -168,17 +167,14 @@ def _attribute(attr: Attr) -> defs.OpSchema.Attribute:
 # ---- the check ---------------------------------------------------------------------------------------------------
 
 
-def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> None:
+def check_model(model: ir.ModelLike) -> None:
     """Check an integer graph, from a file or in memory, by ONNX's checker and shape inference; see the module.
 
     Raises ModelError for an unknown operator, a missing, misspelt or wrongly typed attribute, a wrong number of inputs
     or outputs, and for a type or shape that contradicts another.
     """
     register_schemas()
-    if isinstance(model, ir.Graph):
-        proto = ir.to_proto(model)
-    else:
-        proto = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+    proto = ir.file_of(model) or ir.to_proto(ir.opened(model))
     onnxfile.check_in_memory(proto)
     onnxfile.check_texts(proto)
     copy = as_thinker(proto)

@@ -7,7 +7,6 @@ result within them.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +51,7 @@ class Goal:
     max_drop: float | None = None
     min_sqnr: float | None = None
     data: object = None
-    model: str | os.PathLike[str] | ir.Graph | Session | None = None
+    model: ir.ModelLike | Session | None = None
     metric: str | None = None
     batch: int | None = None
     limit: int | None = None

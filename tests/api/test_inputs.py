@@ -3,9 +3,11 @@
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper
 
-from lingeronnx.api import quantize
+from lingeronnx.api import check, quantize
+from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import batch_axes, tell_batch_axes
@@ -119,6 +121,27 @@ def test_choice_by_an_input():
     x = np.zeros((1, 2, 6, 6), np.float32)
     with pytest.raises(ModelError, match=r"If .*: its condition depends on input 'rate'; fix that input: --fix rate="):
         quantize(with_setting("If"), [{"x": x, "rate": np.array(16000)}])
+
+
+def test_a_setting_without_data_has_the_number_that_the_model_tells():
+    """The line holds it, and so do synthetic inputs; a number that is multiplied is 1, else all would be 0."""
+    with pytest.raises(ModelError, match="--fix rate=16000$"):
+        quantize(with_setting("If"), platform="generic")
+    report = quantize(with_setting("Mul"), platform="generic").report
+    assert any("--fix rate=1 " in note for note in report.notes)
+    assert 20 < report.outputs["y"]["sqnr"] < 100
+
+
+def test_check_takes_fixed_inputs(tmp_path):
+    """Without the number the branches are open; an integer graph has its numbers."""
+    path = str(tmp_path / "net.onnx")
+    ir.save(with_setting("If"), path)
+    words = ["check", path, "--platform", "generic"]
+    assert "--fix rate=16000" in CliRunner().invoke(main, words).output
+    assert CliRunner().invoke(main, [*words, "--fix", "rate=16000"]).exit_code == 0
+    quantize(path, platform="venus", fix={"rate": 16000}).save(path)
+    with pytest.raises(ConfigError, match="quantize it with --fix"):
+        check(path, fix={"rate": 16000})
 
 
 @pytest.mark.parametrize(

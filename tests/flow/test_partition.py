@@ -6,8 +6,9 @@ import pytest
 from lingeronnx.errors import ConfigError
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import VENUS
+from lingeronnx.targets.luna import ARCS, VENUS
 from tests import nets
 from tests.nets import prepared, single
 
@@ -81,6 +82,27 @@ def test_frames_in_the_place_of_the_batch():
     want = np.maximum(feed.reshape(1, 6, 4) @ held, 0) @ held
     for result in (plain, wide):
         np.testing.assert_allclose(result.session()(feed), want, atol=0.2)
+
+
+def test_a_constant_beside_frames_in_the_place_of_the_batch():
+    """A window over frames: on chips every element of one sample would be a channel, and there are six rows."""
+    net = nets.Net(24, batch=1, opset=17)
+    square = net.const(net.rng.standard_normal((4, 4)).astype(np.float32))
+    rows = net.node("MatMul", net.node("Reshape", "x", net.const(np.array([6, 4]))), square)
+    windowed = net.node("Mul", net.node("Sin", rows), net.const(np.linspace(0.1, 1.0, 4, dtype=np.float32)))
+    shifted = net.node("Add", net.node("Sin", windowed), net.const(np.linspace(-1.0, 1.0, 4, dtype=np.float32)))
+    units = [net.const(np.full(4, held, np.float32)) for held in (1.0, 0.0)]
+    normed = net.node("LayerNormalization", net.node("Sin", shifted), *units)
+    model = net.graph(net.linear(net.node("Reshape", normed, net.const(np.array([1, 24]))), (24, 4), out="y"))
+    for chip in (VENUS, ARCS):
+        found = partition(prepared(model), chip, {}).floats
+        whys = [why for name, why in found.items() if name.startswith(("Mul", "Add", "Layer"))]
+        assert len(whys) == 3
+        assert all("its axis 0 has 6 rows of one sample" in why for why in whys)
+        made = nets.quantized(model, platform=chip, effort="fast")
+        assert made.report.chip_ready or made.report.program.runs
+        feed = nets.samples(model, 1)
+        np.testing.assert_allclose(made.session().run(None, feed), Session(model).run(None, feed), atol=0.2)
 
 
 def test_moves_between_floats_stay_in_float():

@@ -31,7 +31,7 @@ REASONS = {
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
     "lingeronnx/flow/trials/host_offload.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
     "lingeronnx/flow/trials/host_offload.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
-    "lingeronnx/flow/prepare/scalar_inputs.py:_COMPARED": "which side of each is the larger one",
+    "lingeronnx/passes/folding/scalar_inputs.py:_COMPARED": "which side of each is the larger one",
     "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each",
     "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
     "lingeronnx/ops/functions/table.py:Table.floats": "whose own rules the table would only repeat",

@@ -341,6 +341,10 @@ def test_open_control_flow(name):
     assert reasons(inline_control, model) == [why]
     assert ops(model) == nodes
     setting = {"a setting": "c", "a number of the run": "turns", "a start of the run": "go"}.get(name)
-    remedy = f"fix that input: --fix {setting}=VALUE" if setting else "export the model without it"
+    remedy = (
+        f"fix that input: --fix {setting}={1 if setting == 'c' else 'VALUE'}"
+        if setting
+        else "export the model without it"
+    )
     with pytest.raises(ModelError, match=f"{why}; {remedy}"):
         check_control(model)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.part import chip_part
 from lingeronnx.run.parts import parts_of
@@ -192,3 +193,16 @@ def test_types_of_indices_stay():
         platform="venus",
     )
     same(result, {"x": np.array([[1, 3, -2, 1, 0]], np.float32)})
+
+
+@pytest.mark.parametrize("platform", CHIPS)
+def test_numbers_of_the_models_own_stay_with_the_host(platform):
+    """A Reshape of int32 that no node of the chip wrote, such as bytes or indices, is no chip part of its own."""
+    net = Net(12)
+    net.inputs[0].type.tensor_type.elem_type = TensorProto.INT32
+    shape = net.const(np.array([-1, 3, 2, 2]))
+    x = net.node("Cast", net.node("Reshape", "x", shape), to=TensorProto.FLOAT)
+    model = net.graph(net.conv(net.node("Sin", x), (4, 3, 1, 1), out="y"))
+    feeds = {"x": np.random.default_rng(0).integers(-3, 4, (6, 12)).astype(np.int32)}
+    parts = same(quantize(model, feeds, platform=platform, effort="fast"), {"x": feeds["x"][:1]})
+    assert [part.name for part in parts.parts] == ["host1", "chip1"]

@@ -4,7 +4,6 @@ import numpy as np
 import onnx
 import pytest
 
-import lingeronnx as lo
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
@@ -63,17 +62,6 @@ def test_from_a_file(branches, x, tmp_path):
         Session(tmp_path / "m.onnx").run(None, {"x": x}), Session(branches).run(None, {"x": x}), strict=True
     ):
         np.testing.assert_array_equal(one, two)
-
-
-def test_of_what_quantize_returned(x):
-    """It is taken where a model is, and nothing of it changes."""
-    quantized = nets.quantized(nets.branches())
-    before = ir.content(quantized.graph)
-    np.testing.assert_array_equal(Session(quantized)(x)[0], quantized.session()(x)[0])
-    assert ir.own(quantized) is not quantized.graph
-    with pytest.raises(ConfigError, match="quantized already"):
-        lo.quantize(quantized, x)
-    assert ir.content(quantized.graph) == before
 
 
 def test_a_cut_along_several_axes_from_a_file(tmp_path):

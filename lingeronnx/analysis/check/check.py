@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
 
 from ...errors import ConfigError
 from ...flow import QuantizedModel, complete, need_data, need_scales, normalised, plan_for, prepare
 from ...formats.sound import check_nodes
-from ...graph import ir, onnxfile
+from ...graph import ir
 from ...graph.names import restored
 from ...ops import Violation
 from ...plan.config import QuantConfig
@@ -28,7 +27,7 @@ __all__ = ["check", "structure"]
 
 
 def check(
-    model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph,
+    model: ir.ModelLike,
     *,
     platform: str | Target | None = None,
     calib: object = None,
@@ -37,6 +36,7 @@ def check(
     budget_ms: float | None = None,
     timing: str | os.PathLike[str] | None = None,
     input_shape: Mapping[str, Sequence[int]] | None = None,
+    fix: Mapping[str, str | float | Sequence[float]] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
@@ -55,39 +55,40 @@ def check(
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
     clock, budget_ms, timing
         The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
-    input_shape
-        {input: its sizes}, where a float model's file leaves some open.
+    input_shape, fix
+        {input: its sizes}, where a float model's file leaves some open; {input: the value that it always has}.
 
     Raises
     ------
     ModelError, ConfigError
         For what cannot be judged at all.
     """
-    file, proto, wish = None, None, TimeWish(clock, budget_ms, timing)
-    if isinstance(model, str | os.PathLike | onnx.ModelProto):
-        file = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+    wish = TimeWish(clock, budget_ms, timing)
+    file, proto = ir.file_of(model), None
+    if file is not None:
         proto = file if is_packable(file) else None
-    elif is_integer_graph(model):
-        row = target_of(model) if platform is None else by_name(platform)
-        proto = ir.to_proto(row.named(model))
+    elif is_integer_graph(graph := ir.opened(model)):
+        row = target_of(graph) if platform is None else by_name(platform)
+        proto = ir.to_proto(row.named(graph))
     if proto is not None:
         if input_shape:
             raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
+        if fix:
+            raise ConfigError("inputs are fixed in a float model; quantize it with --fix")
         return check_packed(proto, None if platform is None else by_name(platform), packer_args, wish)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        label = "the model" if isinstance(model, onnx.ModelProto) else str(model)
-        model, file = ir.from_proto(file, label), None  # the graph holds its constants now
-    assert isinstance(model, ir.Graph)
+        label = str(model) if isinstance(model, str | os.PathLike) else "the model"
+        graph, file = ir.from_proto(file, label), None  # the graph holds its constants now
     row = wish.target(by_name(platform or QuantConfig().platform))
-    graph, notes = normalised(model, row, calib, input_shape or {})
+    graph, notes = normalised(graph, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)
 
 
 @np.errstate(all="ignore")  # as in `quantize`
 def structure(
-    model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    model: ir.ModelLike,
     *,
     platform: str | Target | None = None,
     calib: object = None,

@@ -15,6 +15,7 @@ from tokenize import TokenError
 from typing import Protocol
 
 import numpy as np
+import onnx
 
 from ...errors import ConfigError, DataError
 from ...flow import QuantizedModel
@@ -325,7 +326,7 @@ def source(model: object) -> TensorSource:
         return DumpSource(model)
     if isinstance(model, Mapping):
         return DumpSource(model)
-    if not isinstance(model, str | os.PathLike | ir.Graph | Session):
+    if not isinstance(model, str | os.PathLike | onnx.ModelProto | ir.Graph | Session):
         raise ConfigError(f"a {type(model).__name__} cannot be compared; give a model, a session or a dump")
     session = model if isinstance(model, Session) else Session(model)
     return IntegerSource(session) if session.is_integer else FloatSource(session)

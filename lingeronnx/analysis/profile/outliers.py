@@ -199,7 +199,7 @@ def layers_of(session: Session, pattern: str | None = None, root: str = "") -> d
 
 
 def analyse_outputs(
-    model: str | os.PathLike[str] | ir.Graph | Session,
+    model: ir.ModelLike | Session,
     data: object,
     *,
     match: str | None = None,

@@ -45,7 +45,7 @@ _PARTS = (STATISTIC, FILE, TENSORS)
 
 
 def profile(
-    model: str | os.PathLike[str] | ir.Graph | Session,
+    model: ir.ModelLike | Session,
     data: object,
     out_dir: str | os.PathLike[str] | None = None,
     *,
@@ -174,9 +174,7 @@ class _Kept(IntegerSource):
         return iter(())
 
 
-def kept(
-    model: str | os.PathLike[str] | ir.Graph | Session, path: str | os.PathLike[str]
-) -> tuple[TensorSource, RecordedSession]:
+def kept(model: ir.ModelLike | Session, path: str | os.PathLike[str]) -> tuple[TensorSource, RecordedSession]:
     """Return what `compare` takes for a model whose tensors were kept in the profile's folder `path`, and the session.
 
     Raises as `RecordedSession` does.
@@ -186,8 +184,8 @@ def kept(
 
 
 def compare_kept(
-    float_model: str | os.PathLike[str] | ir.Graph | Session,
-    quant_model: str | os.PathLike[str] | ir.Graph | Session,
+    float_model: ir.ModelLike | Session,
+    quant_model: ir.ModelLike | Session,
     profiles: tuple[str | os.PathLike[str], str | os.PathLike[str]],
     out: str | os.PathLike[str] | None = None,
     **settings: Any,

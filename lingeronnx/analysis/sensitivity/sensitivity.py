@@ -52,7 +52,7 @@ Function = Callable[..., float]
 
 
 def sensitivity(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     calib: object = None,
     eval_data: object = None,
     *,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ...targets import DEFAULT
-from .._shared import DATA, PATH, examples, input_shape, json_option, json_text, print_json, timing
+from .._shared import DATA, PATH, examples, input_shape, json_option, json_text, pairs, print_json, timing
 
 __all__ = ["check"]
 
@@ -36,6 +36,7 @@ __all__ = ["check"]
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
 @input_shape
+@click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
 @timing
 @json_option
 def check(
@@ -46,6 +47,7 @@ def check(
     output: Path | None,
     notes: str,
     input_shape: dict[str, tuple[int, ...]] | None,
+    fix: Sequence[str],
     as_json: bool,
     **times: Any,
 ) -> None:
@@ -66,7 +68,15 @@ def check(
     from ...graph import ir
     from ...qdq.read import is_quantized
 
-    found = api.check(model, platform=platform, calib=calib, packer_args=packer_args, input_shape=input_shape, **times)
+    found = api.check(
+        model,
+        platform=platform,
+        calib=calib,
+        packer_args=packer_args,
+        input_shape=input_shape,
+        fix=pairs("--fix", fix, "INPUT=VALUE") or None,
+        **times,
+    )
     lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}
     if output is not None:

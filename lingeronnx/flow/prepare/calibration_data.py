@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
 from ...errors import ConfigError
 from ...graph import ir
+from ...passes.folding.scalar_inputs import fix_line, settings, told_number
 from ...plan.config import QuantConfig
 from ...run.data import MOST_UNBOUNDED, Data, InputSpec
 from ...run.runners import input_specs
@@ -31,13 +33,13 @@ def calibration_data(
     if conf.state:
         fed = [spec for spec in specs if spec.name not in conf.state.values()]
         if calib is None:
-            calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
+            calib = [synthetic(fed, conf.seed + number, _told(model)) for number in range(_SYNTHETIC_CALLS)]
         calls = unrolled(model, calib, conf.state, fixed, hold, conf.limit)
         data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
         data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
         return data, calls
-    source = calib if calib is not None else [synthetic(specs, conf.seed)]
+    source = calib if calib is not None else [synthetic(specs, conf.seed, _told(model))]
     data = Data(
         source,
         specs,
@@ -48,32 +50,58 @@ def calibration_data(
         most=MOST_UNBOUNDED,
         advice=partial(advice, model),
     )
+    if calib is None and (numbers := settings(model)):
+        data.notes.append(fix_line(model, numbers))
     return data, None
 
 
-def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
-    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
+def _told(model: ir.Graph) -> dict[str, float]:
+    """Return {setting: the number that the model tells of it}."""
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    told = {name: told_number(inputs[name]) for name in settings(model)}
+    return {name: number for name, number in told.items() if number is not None}
+
+
+def synthetic(
+    specs: Iterable[InputSpec], seed: int, told: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, np.ndarray]:
+    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known.
+
+    told : {input: the number that it is filled with instead}.
+    """
     rng = np.random.default_rng(seed)
-    shapes: dict[InputSpec, list[int | None]] = {}
-    for spec in specs:
-        shapes[spec] = list(spec.shape or ())
-        if spec.shape is None or any(d is None for i, d in enumerate(spec.shape) if i != spec.axis):
-            raise ConfigError(
-                f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib{_sizes(spec)}"
-            )
+    shapes = {spec: list(spec.shape or ()) for spec in specs}
+    unknown = [s for s in shapes if s.shape is None or _open(s)]
+    if unknown:
+        raise _of_unknown_size(unknown)
     stated = [count for spec, sizes in shapes.items() if spec.axis is not None and (count := sizes[spec.axis])]
     largest = max((math.prod(d or 1 for d in sizes) for sizes in shapes.values()), default=1)
     many = stated[0] if stated else max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
     feeds = {}
     for spec, sizes in shapes.items():
         size = tuple(many if d is None else d for d in sizes)
-        real = spec.dtype.kind == "f"
-        feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if real else np.zeros(size, spec.dtype)
+        normal = spec.dtype.kind == "f" and spec.name not in told
+        number = told.get(spec.name, 0)
+        feeds[spec.name] = (rng.standard_normal(size) if normal else np.full(size, number)).astype(spec.dtype)
     return feeds
 
 
-def _sizes(spec: InputSpec) -> str:
-    if spec.shape is None:
-        return ""
-    told = ",".join(str(d or (1 if i == spec.axis else "?")) for i, d in enumerate(spec.shape))
-    return f", or its sizes with --input-shape {spec.name}={told}"
+def _open(spec: InputSpec) -> bool:
+    """Whether the file leaves a size open that is not the number of samples."""
+    return any(size is None for axis, size in enumerate(spec.shape or ()) if axis != spec.axis)
+
+
+def _of_unknown_size(unknown: Sequence[InputSpec]) -> ConfigError:
+    """Return the error that asks for the sizes of inputs, with the options to fill in where their ranks are known."""
+    names = ", ".join(f"'{spec.name}'" for spec in unknown)
+    if any(spec.shape is None for spec in unknown):
+        return ConfigError(f"dimensions of unknown size: input {names}; give calibration data with --calib")
+    told = " ".join(map(_option, unknown))
+    return ConfigError(
+        f"dimensions of unknown size: input {names}; give calibration data with --calib, or sizes with {told}"
+    )
+
+
+def _option(spec: InputSpec) -> str:
+    told = ",".join(str(d or (1 if i == spec.axis else "?")) for i, d in enumerate(spec.shape or ()))
+    return f"--input-shape {spec.name}={told}"

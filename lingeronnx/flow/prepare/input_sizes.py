@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...errors import ConfigError, nearest
-from ...graph import ir
+from ...graph import batch_axes, ir
 from ...passes.entry.free_batch import free_batch
-from ...run.data import Data
+from ...run.data import Data, InputSpec
 from ...run.runners import input_specs
 
 __all__ = ["fix_sizes", "tell_sizes"]
@@ -16,7 +16,8 @@ __all__ = ["fix_sizes", "tell_sizes"]
 def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
     """Give the inputs named in `told` all their sizes, in place; the axis that counts samples stays open.
 
-    Raises ConfigError for an input that the model does not have, and for sizes that are not those of the file.
+    A name that the file gives to a size means the same size in all inputs. Raises ConfigError for an input that the
+    model does not have, and for sizes that are not those of the file.
     """
     specs = {spec.name: spec for spec in input_specs(model)}
     inputs = {str(value.name): value for value in model.graph.inputs}
@@ -26,7 +27,7 @@ def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
                 f"--input-shape {name}: the model has no such input{nearest(name, specs)}; "
                 f"inputs are {', '.join(specs)}"
             )
-        shape, axis = ir.shape(inputs[name]), specs[name].axis
+        shape = ir.shape(inputs[name])
         held = [None] * len(wanted) if shape is None else list(shape)
         fits = len(held) == len(wanted) and all(d in (None, w) for d, w in zip(held, wanted, strict=True))
         if not fits or min(wanted, default=1) < 1:
@@ -36,7 +37,43 @@ def tell_sizes(model: ir.Graph, told: Mapping[str, Sequence[int]]) -> None:
                     name, *texts
                 )
             )
-        inputs[name].shape = ir.oir_shape(["N" if i == axis and held[i] is None else d for i, d in enumerate(wanted)])
+    counted = _counted(inputs, specs, told, batch_axes.KEY in model.metadata_props)
+    named = {
+        size.value: told[name][axis]
+        for name in told
+        for axis, size in enumerate(inputs[name].shape or ())
+        if axis != counted[name] and not isinstance(size, int) and size.value is not None
+    }
+    for name, value in inputs.items():
+        sizes: list[ir.Size] = list(value.shape or [None] * len(told.get(name, ())))
+        for axis, size in enumerate(sizes):
+            symbol = None if isinstance(size, int | str | None) else size.value
+            if name in told and axis != counted[name]:
+                sizes[axis] = told[name][axis]
+            elif name in told and not isinstance(size, int):
+                sizes[axis] = symbol or "N"
+            elif symbol in named:
+                sizes[axis] = named[symbol]
+        value.shape = value.shape if not sizes else ir.oir_shape(sizes)
+
+
+def _counted(
+    inputs: Mapping[str, ir.Value], specs: Mapping[str, InputSpec], told: Mapping[str, Sequence[int]], said: bool
+) -> dict[str, int | None]:
+    """Return {told input: the axis that counts its samples}.
+
+    Where the file fixes the size of axis 0, as of states [2, ?, 128], that is the first open axis that is told as many
+    as axis 0 of another input. said : a user told the axes.
+    """
+    axes = {name: specs[name].axis for name in told}
+    held = {name: ir.shape(inputs[name]) or [None] * len(told[name]) for name in told}
+    samples = {told[name][axis] for name, axis in axes.items() if axis is not None and held[name][axis] is None}
+    for name, axis in axes.items():
+        fixed = axis is None or (axis == 0 and held[name][0] not in (None, 1))
+        if fixed and not said:
+            alike = (i for i, size in enumerate(held[name]) if size is None and told[name][i] in samples)
+            axes[name] = next(alike, axis)
+    return axes
 
 
 def fix_sizes(model: ir.Graph, data: Data) -> list[str]:

@@ -16,7 +16,7 @@ from ...fit import Fitted
 from ...graph import ir
 from ...graph.batch_axes import tell_batch_axes
 from ...graph.digests import whole
-from ...graph.fixed_inputs import fix_inputs
+from ...graph.fixed_inputs import Given, fix_inputs
 from ...graph.tail import Tail, cut
 from ...passes import Reason, Record, accept
 from ...passes.entry.free_batch import free_batch
@@ -139,7 +139,7 @@ class Prepared:
 
 
 def prepare(
-    model: str | os.PathLike[str] | ir.Graph,
+    model: ir.ModelLike,
     calib: object,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
@@ -294,7 +294,11 @@ def _meant(encodings: Encodings, model: ir.Graph) -> tuple[Read, list[str]]:
 
 
 def normalised(
-    model: ir.Graph, target: Target, calib: object, input_shape: Mapping[str, Sequence[int]]
+    model: ir.Graph,
+    target: Target,
+    calib: object,
+    input_shape: Mapping[str, Sequence[int]],
+    fix: Mapping[str, Given],
 ) -> tuple[ir.Graph, list[str]]:
     """Return `model` normalised as for `target` but without fitting it to the chip, and notes.
 
@@ -304,12 +308,13 @@ def normalised(
     if is_quantized(model):
         model = _read(model).graph
         came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
-    if input_shape:
+    if input_shape or fix:
         model = ir.clone(model)
-        tell_sizes(model, input_shape)
+    fixed = fix_inputs(model, fix)
+    tell_sizes(model, input_shape)
     original, _, notes = _accepted(model)
     notes = [*came, *notes]
-    data, _ = calibration_data(calib, original, conf, {}, False)
+    data, _ = calibration_data(calib, original, conf, fixed, False)
     notes += fix_sizes(original, data)
     rewriter = Rewriter(original, None, data.first(), target, conf)
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from ...graph import ir, operators
 from ...ops import float_op
 from ...ops.macs import macs
+from ...passes.folding.scalar_inputs import fix_line, settings
 from ...run.runners import reads
 from ...targets import Target
 from ..partition import Partition
-from .scalar_inputs import fix_line, settings
 
 __all__ = ["advice", "apart", "cells", "into_states", "proposals", "recurrences", "wide_states"]
 

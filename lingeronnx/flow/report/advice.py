@@ -1,7 +1,8 @@
 """What to try next where a model is not chip-ready, or loses much: options of `quantize`, made to be pasted.
 
 A float operator between integer ones is no obstacle when all behind it, or all before it, stays in float as well: of
-both cuts the one is named that leaves more multiply-accumulates to the chip. Where an output is far from the float
+both cuts the one is named that leaves more multiply-accumulates to the chip. Where a part is refused, `--max-parts`:
+what stands against it goes to the host, and `deploy` has a program to write. Where an output is far from the float
 model's, a search for what brings it near; and 16 bits, where the platform has them, for tensors whose range a few huge
 values make.
 """
@@ -17,22 +18,30 @@ from ...ops.macs import macs
 from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from ..prepare.selectors import select
+from .program import ProgramReport
 from .range_outliers import RangeOutlier, range_outliers
 from .report import FloatNode, Next, float_nodes
 
 __all__ = ["next_options"]
 
 _WISH = "--min-sqnr 15 --budget 10"
+_MOVED = ("--max-parts 16",)  # so many that hardly a layer moves for their number alone
 _LEAST = 20  # a cut leaves more than one of so many multiply-accumulates in integers
 _MOST = 4  # selectors of a cut: more are no line to read
 
 
-def next_options(prepared: Prepared, planned: Planned, between: Sequence[FloatNode], lossy: bool) -> list[Next]:
+def next_options(
+    prepared: Prepared, planned: Planned, program: ProgramReport, between: Sequence[FloatNode], lossy: bool
+) -> list[Next]:
     """Return what to try, the first first.
 
-    between : float nodes that stand between integer ones. lossy : whether an output is far from the float model's.
+    program : the parts. between : float nodes that stand between integer ones. lossy : whether an output is far from
+    the float model's.
     """
     options: list[Next] = []
+    refused = [part.name for part in program.chip if not part.runs]
+    if refused and prepared.conf.max_parts is None and prepared.read is None:
+        options.append(Next(_MOVED, f"{', '.join(refused)} refused: layers that stand against it go to the host"))
     if between and prepared.target.packs:
         options += _cut(prepared, {entry.node for entry in between})
     if lossy and (groups := range_outliers(prepared, planned)):

@@ -88,7 +88,7 @@ def describe(
         warnings=[*([SYNTHETIC] if plan.synthetic else []), *fidelity.warnings],
         doubts=fidelity.doubts,
         parts=fidelity.parts,
-        next=next_options(prepared, planned, fallbacks, fidelity.lossy),
+        next=next_options(prepared, planned, program, fallbacks, fidelity.lossy),
         program=program,
         merges=merges([entry.node for entry in fallbacks], parts.graph, target),
         full=prepared.conf.notes == "full",

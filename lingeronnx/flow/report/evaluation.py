@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ __all__ = ["measured"]
 def measured(
     result: QuantizedModel,
     data: object,
-    baseline: str | os.PathLike[str] | ir.Graph,
+    baseline: ir.ModelLike,
     *,
     budget: int,
     metric: str | None = None,

@@ -58,6 +58,7 @@ class LayerNorm(Op):
     floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
     scaling = Scaling(factor="fixed", shared_scales=own_scale, max_exponent=_row_times_factor)
     constraints = (norm_row, epsilon_fixed, norm_axes)
+    reshapes = True  # to lines of one sample
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Return the factor, input 1."""

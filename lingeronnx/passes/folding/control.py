@@ -12,6 +12,7 @@ from ...errors import ModelError
 from ...graph import ir
 from ...graph.extent import UNROLLED
 from .._pass import Answer, Reason
+from .scalar_inputs import fix_option
 
 
 def inline_control(model: ir.Graph) -> Answer:
@@ -40,15 +41,15 @@ def check_control(model: ir.Graph) -> int:
 
 def _told(node: ir.Node) -> tuple[str, str]:
     """Return why `node`, which has subgraphs, is left, and what the user can do."""
-    if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
-        return f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
-    if node.op_type == "Loop" and (name := _setting(node.inputs[0]) or _setting(node.inputs[1])) is not None:
-        return f"its number of turns depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    if node.op_type == "If" and (value := _setting(node.inputs[0])) is not None:
+        return f"its condition depends on input '{value.name}'", f"fix that input: {fix_option(value)}"
+    if node.op_type == "Loop" and (value := _setting(node.inputs[0]) or _setting(node.inputs[1])) is not None:
+        return f"its number of turns depends on input '{value.name}'", f"fix that input: {fix_option(value)}"
     why = _REASONS.get(node.op_type, "it runs a graph of its own")
     return why, "export the model without it, or what lies behind it as a model of its own"
 
 
-def _setting(value: ir.Value | None) -> str | None:
+def _setting(value: ir.Value | None) -> ir.Value | None:
     """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
     inputs: dict[str, ir.Value] = {}
     visited: set[ir.Value] = set()
@@ -64,8 +65,8 @@ def _setting(value: ir.Value | None) -> str | None:
         waiting += [] if maker is None else list(maker.inputs)
     if len(inputs) != 1:
         return None
-    ((name, setting),) = inputs.items()
-    return name if ir.shape(setting) in ((), (1,)) else None
+    (setting,) = inputs.values()
+    return setting if ir.shape(setting) in ((), (1,)) else None
 
 
 _REASONS = {

@@ -215,7 +215,7 @@ class Data:
         if len(set(sizes.values())) > 1:
             raise DataError(
                 f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}); "
-                "give all inputs as many samples"
+                "give all inputs as many samples, or say of one that it has none: quantize with --batch-axis h=none"
             )
         return checked, next(iter(sizes.values()))
 

@@ -14,6 +14,7 @@ import onnx
 
 from ...errors import ConfigError, ModelError
 from ...graph import ir
+from ...graph.readback import with_inner
 from .patience import bounded, has_loops
 from .refusal import reason
 
@@ -63,7 +64,9 @@ def ort_session(
         options.add_external_initializers(stored, values)
     try:
         with ir.openable(proto) as content:
-            session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"], disabled_optimizers=_risky(proto)
+            )
     except Exception as error:
         if stored:  # onnxruntime takes no constant that it has dropped: then they are the model's
             return ort_session(ir.whole(proto, apart), label, threads, plain=plain)
@@ -72,6 +75,14 @@ def ort_session(
         session.run = bounded(session.run, ort.RunOptions)
         session.run_with_ort_values = bounded(session.run_with_ort_values, ort.RunOptions)
     return session
+
+
+def _risky(proto: onnx.ModelProto) -> list[str]:
+    """Return the optimizations to leave out: of models with branches the one that inlines those it can decide.
+
+    onnxruntime 1.32 ends the whole process there where branches within branches know all their sizes.
+    """
+    return ["ConstantFolding"] if any(node.op_type == "If" for node in with_inner(proto.graph.node)) else []
 
 
 def session_as_users_open(content: bytes) -> OrtSession:

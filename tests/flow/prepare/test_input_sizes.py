@@ -68,7 +68,7 @@ def test_the_commands_take_them_and_say_so(tmp_path):
     path = _file(tmp_path, "N, 3, H, W")
     failed = run(["check", str(path)])
     assert failed.exit_code == 1
-    assert "or its sizes with --input-shape x=1,3,?,?" in failed.output
+    assert "or sizes with --input-shape x=1,3,?,?" in failed.output
     for command in (["check"], ["quantize", "-o", str(tmp_path / "o.onnx")]):
         assert run([*command, str(path), "--input-shape", "x=1,3,6,8"]).exit_code == 0
     wrong = run(["check", str(path), "--input-shape", "x=1,3,six,8"])
@@ -80,3 +80,45 @@ def test_an_integer_graph_has_its_sizes(tmp_path):
     lo.quantize(_file(tmp_path, "N, 3, 6, 8")).save(path)
     with pytest.raises(lo.ConfigError, match="an integer graph has its sizes"):
         lo.check(path, input_shape={"x": (1, 3, 6, 8)})
+
+
+def _stream(tmp_path, x, h):
+    model = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[{x}] x, float[{h}] h) => (float[P, Q] y, float[R, S, T] n)
+        <int64[1] one = {{1}}, int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[2] pair = {{0, 1}}> {{
+            c = MatMul (x, w)
+            a = Slice (h, zero, one, zero)
+            s = Squeeze (a, zero)
+            y = Add (c, s)
+            u = Unsqueeze (y, zero)
+            b = Slice (h, one, two, zero)
+            n = Concat <axis = 0> (u, b)
+        }}"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT[:2, :, 0, 0].reshape(3, 2), "w"))
+    path = tmp_path / "stream.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("x", "h", "told"),
+    [
+        ("batch, L", "2, batch, 2", {"x": (1, 3)}),
+        ("N, 3", "2, ?, S", {"x": (1, 3), "h": (2, 1, 2)}),
+        ("?, ?", "2, ?, 2", {"x": (1, 3), "h": (2, 1, 2)}),
+    ],
+)
+def test_samples_of_a_state_stay_open_beside_those_of_an_input(tmp_path, x, h, told):
+    graph = lo.quantize(_stream(tmp_path, x, h), input_shape=told).graph
+    feed = {"x": np.ones((5, 3), np.float32), "h": np.zeros((2, 5, 2), np.float32)}
+    assert [a.shape for a in lo.Session(graph).run(None, feed)] == [(5, 2), (2, 5, 2)]
+
+
+def test_all_open_inputs_are_told_at_once(tmp_path):
+    said = (
+        "input 'x', 'h'; give calibration data with --calib, or sizes with --input-shape x=1,? --input-shape h=2,?,2$"
+    )
+    with pytest.raises(lo.ConfigError, match=said.replace("?", r"\?")):
+        lo.check(_stream(tmp_path, "?, ?", "2, ?, 2"))

@@ -228,3 +228,14 @@ def test_shared_memory_and_psram_are_planned_over_all_parts():
     assert program.shared == 300 + 50 + 250
     assert program.psram == 1023
     assert program.crossings == 2
+
+
+def test_a_refused_part_names_the_option_that_moves_layers():
+    """The option is told where it is not given yet; with it there is a program."""
+    small = dataclasses.replace(ARCS, shared_memory=31000)
+    model = wide_layer()
+    plain, moved = made(model, platform=small), made(model, platform=small, max_parts=16)
+    assert plain.report.next[0].options == ("--max-parts 16",)
+    assert plain.report.next[0].gives.startswith("chip1 refused")
+    assert moved.report.chip_ready or moved.report.program.runs
+    assert not any("--max-parts" in option for step in moved.report.next for option in step.options)

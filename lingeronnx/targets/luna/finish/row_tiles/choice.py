@@ -25,8 +25,8 @@ __all__ = ["row_tiles"]
 
 #: Numbers of tiles to try, few first: every tile computes its halo again.
 _COUNTS = (2, 4, 8, 16, 32)
-_TRIALS = 32  # of one run, under few arguments
-_PASSED = 2  # of these, under all arguments
+_TRIALS = 32  # of the runs that begin with one node, under few arguments
+_PASSED = 2  # of these, under all arguments; 1 of runs that begin further back
 _ROUNDS = 8  # runs of one graph
 _LAYERS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
 _STARTS = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
@@ -156,8 +156,20 @@ def _best(read: ReadGraph, large: ir.Node) -> tuple[ReadGraph, Judgement, _Cut] 
     The latter may be one of several that are needed.
     """
     first: tuple[ReadGraph, Judgement, _Cut] | None = None
+    where = list(read.graph.graph).index(large)
+    for start in range(where, max(where - _STARTS, 0) - 1, -1):
+        found = _best_from(read, start, large, _PASSED if start == where else 1)
+        if found is not None and found[1].verdict.chip_ready:
+            return found
+        first = first or found
+    return first
+
+
+def _best_from(read: ReadGraph, start: int, large: ir.Node, most: int) -> tuple[ReadGraph, Judgement, _Cut] | None:
+    """Return the same of the runs that begin with node `start`; at most `most` cuts are judged under all arguments."""
+    first: tuple[ReadGraph, Judgement, _Cut] | None = None
     graph, passed = read.graph, 0
-    for cut in itertools.islice(_cuts(graph, read.target, large), _TRIALS):
+    for cut in itertools.islice(_cuts(graph, read.target, start, large), _TRIALS):
         copy = ir.clone(graph)
         twins = dict(zip(graph.graph, copy.graph, strict=True))
         run = TiledRun(tuple(twins[node] for node in cut.run.nodes))
@@ -171,7 +183,7 @@ def _best(read: ReadGraph, large: ir.Node) -> tuple[ReadGraph, Judgement, _Cut] 
         if judgement.verdict.chip_ready:
             return tiled, judgement, cut
         passed += 1
-        if passed == _PASSED:
+        if passed == most:
             break
     return first
 
@@ -193,21 +205,20 @@ def _possible(read: ReadGraph, left: Collection[str | None]) -> bool:
     return False
 
 
-def _cuts(graph: ir.Graph, target: Target, large: ir.Node) -> Iterator[_Cut]:
-    """Yield the cuts worth trying: from `large` on, or a little before it; up to where the maps are small, else long.
+def _cuts(graph: ir.Graph, target: Target, start: int, large: ir.Node) -> Iterator[_Cut]:
+    """Yield the cuts worth trying that begin with node `start` and hold `large`.
 
-    Of each run few tiles first, as far as a single layer of a tile fits.
+    Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a single layer of a
+    tile fits.
     """
-    nodes = list(graph.graph)
-    where, limit = nodes.index(large), target.shared_memory or 0
-    for first in range(where, max(where - _STARTS, 0) - 1, -1):
-        runs = runs_from(nodes, first, large)
-        small = [run for run in runs if 3 * size(run.result) <= limit][:1]
-        for run in [*small, *(run for run in reversed(runs) if run not in small)]:
-            for count in _COUNTS:
-                cut = _cut(run, count)
-                if cut is not None and cut.peak <= limit:
-                    yield cut
+    limit = target.shared_memory or 0
+    runs = runs_from(list(graph.graph), start, large)
+    small = [run for run in runs if 3 * size(run.result) <= limit][:1]
+    for run in [*small, *(run for run in reversed(runs) if run not in small)]:
+        for count in _COUNTS:
+            cut = _cut(run, count)
+            if cut is not None and cut.peak <= limit:
+                yield cut
 
 
 def _cut(run: TiledRun, count: int) -> _Cut | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .... import Target
@@ -35,8 +35,9 @@ def rank(judged: Judged) -> int:
 def spilled(ready: Ready, target: Target, base: Options) -> Iterator[Candidate]:
     """Yield candidates that move one tensor after the other out of the fullest node, where that does no harm.
 
-    Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the smallest. None
-    where nothing but the shared memory stands against the graph, or where no tensor may go.
+    Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the smallest, also with
+    what is written by nodes that would be wrong then: a sum may want operand and result outside. None where nothing
+    but the shared memory stands against the graph, or where no tensor may go.
     """
     for thorough in (False, True):
         trials = iter(range(_SPILLS))
@@ -65,17 +66,30 @@ def _spill(
         return None
     best, need = None, said.memory.need
     for name, _ in zip(_movable(said, thorough), trials, strict=False):
-        moved = replace(candidate, psram=(*candidate.psram, *followed(_net(said), [name])))
-        options = moved.options(base)
-        memory = plan_memory(_net(said), target, options, need)
-        if memory is None:  # it needs no less: known before all that a verdict asks
-            continue
-        after = verdict(ready, target, options, memory)
-        if _harm(after) <= _harm(said):
-            best, need = (moved, after), memory.need
-            if not thorough:
+        moved, names = candidate, [name]
+        for _ in range(1 + thorough):
+            moved = replace(moved, psram=tuple(dict.fromkeys((*moved.psram, *followed(_net(said), names)))))
+            memory = plan_memory(_net(said), target, moved.options(base), need)
+            if memory is None:  # it needs no less: known before all that a verdict asks
                 break
+            after = verdict(ready, target, moved.options(base), memory)
+            if _harm(after) <= _harm(said):
+                best, need = (moved, after), memory.need
+                break
+            names = _written_by(_net(said), _against(after) - _against(said))  # a node may mind no more with these
+        if best is not None and not thorough:
+            break
     return best
+
+
+def _against(said: Judged) -> set[str]:
+    """Return the nodes that something is said against."""
+    return {f.node for f in said.findings if f.level != "plan"}
+
+
+def _written_by(net: Net, nodes: Collection[str]) -> list[str]:
+    """Return what some nodes of the user's graph write."""
+    return [n for step in net.steps if step.origin in nodes for n in step.outputs if can_be_named(n)]
 
 
 def cleared(ready: Ready, target: Target, base: Options, start: Candidate) -> Iterator[Candidate]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph import ir, operators
 
-__all__ = ["fix_line", "settings"]
+__all__ = ["fix_line", "fix_option", "settings", "told_number"]
 
 _SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand"}
 _PICKS = {kind for kind, how in {**operators.POOLS, **operators.REDUCES}.items() if how in ("max", "min")}
@@ -45,18 +45,30 @@ def fix_line(model: ir.Graph, names: Sequence[str]) -> str:
     values = {str(v.name): v for v in model.graph.inputs}
     options, reasons = [], dict[str, list[str]]()
     for name in names:
-        value = values[name]
-        whole = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
-        told = [(number, why) for number, why in _told(value) if number == int(number) or not whole]
-        number, why = min(
-            told, key=lambda one: one[1] == _NOTHING, default=(None, "whole number" if whole else "number")
-        )
-        options.append(f"--fix {name}={'VALUE' if number is None else _written(number)}")
-        reasons.setdefault(why, []).append(name)
+        options.append(fix_option(values[name]))
+        reasons.setdefault(_best(values[name])[1], []).append(name)
     what = "a setting, one number" if len(names) == 1 else "settings, one number each"
     are = f"is {names[0]}" if len(names) == 1 else f"are {', '.join(names)}"
     because = "; ".join(f"{', '.join(of)}: {why}" for why, of in reasons.items())
     return f"{are} {what} for all samples? then fix it with {' '.join(options)} ({because})"
+
+
+def fix_option(value: ir.Value) -> str:
+    """Return the option that fixes the setting `value`, with the number that the model tells, or VALUE."""
+    number = told_number(value)
+    return f"--fix {value.name}={'VALUE' if number is None else _written(number)}"
+
+
+def told_number(value: ir.Value) -> float | None:
+    """Return the number that the model tells of the setting `value`; None where it tells none."""
+    return _best(value)[0]
+
+
+def _best(value: ir.Value) -> tuple[float | None, str]:
+    """Return (number, why); a number that changes nothing is the last choice."""
+    whole = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
+    told = [(number, why) for number, why in _told(value) if number == int(number) or not whole]
+    return min(told, key=lambda one: one[1] == _NOTHING, default=(None, "whole number" if whole else "number"))
 
 
 def _written(number: float) -> str:
@@ -67,7 +79,7 @@ def _told(value: ir.Value) -> Iterator[tuple[float, str]]:
     """Yield (number, why) of what is computed from `value`, which holds one number."""
     for use in value.uses():
         node, index = use.node, use.idx
-        if node.op_type in _SAME and index == 0:
+        if (node.op_type in _SAME or node.op_type == "Gather") and index == 0:
             yield from _told(node.outputs[0])
         elif (node.op_type, index) in _COMPARED:
             yield from _compared(node, index)
