@@ -110,8 +110,7 @@ class Session:
         if row is not None and row not in PLATFORMS:
             raise ConfigError(
                 f"the session is for {row.name}, a platform of your own, and cannot be sent elsewhere; "
-                "leave workers and "
-                "cluster out"
+                "leave workers and cluster out"
             )
         return _opened, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name, host)
 

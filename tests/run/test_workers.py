@@ -99,7 +99,7 @@ def test_a_killed_process_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     "given, said",
     [
-        ({"workers": 0}, "workers = 0: at least 1"),
+        ({"workers": 0}, "workers = 0; at least 1"),
         ({"workers": 2, "cluster": "tcp://127.0.0.1:1"}, "give one of the two"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_session_travels():
         assert np.array_equal(other.run(None, {"x": x})[0], session.run(None, {"x": x})[0])
         assert [str(v.name) for v in ir.values(other.model)] == [str(v.name) for v in ir.values(session.model)]
     own = replace(VENUS, name="own")
-    with pytest.raises(ConfigError, match="own, a platform of your own: it cannot be sent"):
+    with pytest.raises(ConfigError, match="own, a platform of your own, and cannot be sent"):
         pickle.dumps(Session(graph, platform=own))
 
 
