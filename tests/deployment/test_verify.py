@@ -331,7 +331,7 @@ def test_refusals(device, clean, digits, tmp_path):
     only = tmp_path / "e"
     only.mkdir()
     (only / "foreign##_1_2.txt").write_text("1\n2\n")
-    with pytest.raises(DataError, match="give the graph that was packed for the board"):
+    with pytest.raises(DataError, match="give the graph that was packed"):
         verify(graph, data, dump=only)
     (only / "foreign##_1_2.txt").write_text("1\nx\n")
     with pytest.raises(DataError, match="one integer per line"):
