@@ -75,8 +75,7 @@ def report(
     made = quantized.report if isinstance(quantized, QuantizedModel) else None
     platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
     file = ir.file_of(quantized)  # the packer's rules are about the file as it is
-    label = str(quantized) if isinstance(quantized, str | os.PathLike) else "the model"
-    graph = ir.opened(quantized) if file is None else ir.from_proto(file, label)
+    graph = ir.opened(quantized) if file is None else ir.from_proto(file, ir.label_of(quantized))
     if not is_integer_graph(graph):
         raise ConfigError("report needs a quantized model: quantize it first, with --report for both at once")
     checked = check(file or graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing)

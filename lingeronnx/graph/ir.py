@@ -127,6 +127,11 @@ def file_of(model: ModelLike) -> onnx.ModelProto | None:
     return model if isinstance(model, onnx.ModelProto) else None
 
 
+def label_of(model: ModelLike) -> str:
+    """Return what errors call a model: its path, or "the model" where it has none."""
+    return str(model) if isinstance(model, str | os.PathLike) else "the model"
+
+
 def own(model: ModelLike) -> Graph:
     """Return the graph as `opened` does, to be changed: one that the caller holds is copied."""
     graph = opened(model)

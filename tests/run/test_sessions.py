@@ -16,12 +16,27 @@ BRANCHES = """
 """
 
 
-@pytest.mark.parametrize(("body", "left_out"), [(PLAIN, []), (BRANCHES, ["ConstantFolding"])])
-def test_branches_are_not_inlined_by_onnxruntime(monkeypatch, body, left_out):
+CALLED = "y = own.branching(x)"
+FUNCTION = f"""
+    <domain: "own", opset_import: ["" : 16]>
+    branching (x) => (y) {{
+        rate = Constant<value_int = 16000>()
+        wanted = Constant<value_int = 16000>()
+        {BRANCHES}
+    }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "function", "left_out"),
+    [(PLAIN, "", []), (BRANCHES, "", ["ConstantFolding"]), (CALLED, FUNCTION, ["ConstantFolding"])],
+)
+def test_branches_are_not_inlined_by_onnxruntime(monkeypatch, body, function, left_out):
     """It ends the process at some branches within branches; the answer is the same."""
     proto = parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 16]>
-        net (float[1, 6] x) => (float[1, 6] y) <int64 rate = {{16000}}, int64 wanted = {{16000}}> {{ {body} }}"""
+        f"""<ir_version: 8, opset_import: ["" : 16, "own" : 1]>
+        net (float[1, 6] x) => (float[1, 6] y) <int64 rate = {{16000}}, int64 wanted = {{16000}}> {{ {body} }}
+        {function}"""
     )
     opened, told = ort.InferenceSession, []
 

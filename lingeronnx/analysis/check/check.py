@@ -79,8 +79,7 @@ def check(
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        label = str(model) if isinstance(model, str | os.PathLike) else "the model"
-        graph, file = ir.from_proto(file, label), None  # the graph holds its constants now
+        graph, file = ir.from_proto(file, ir.label_of(model)), None  # the graph holds its constants now
     row = wish.target(by_name(platform or QuantConfig().platform))
     graph, notes = normalised(graph, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)

@@ -12,15 +12,15 @@ import onnx
 from ...errors import ConfigError, ModelError
 from ...graph.readback import with_inner
 
-__all__ = ["bounded", "has_loops"]
+__all__ = ["bounded", "holds"]
 
 _SETTING, _SECONDS = "LINGERONNX_LOOP_SECONDS", 15.0
 
 
-def has_loops(proto: onnx.ModelProto) -> bool:
-    """Whether a node of `proto`, of its subgraphs or functions turns."""
+def holds(proto: onnx.ModelProto, op_type: str) -> bool:
+    """Whether `proto`, one of its subgraphs or of its functions has a node of that operator."""
     nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    return any(node.op_type == "Loop" for node in with_inner(nodes))
+    return any(node.op_type == op_type for node in with_inner(nodes))
 
 
 def bounded(run: Callable[..., Any], options: Callable[[], Any]) -> Callable[..., Any]:

@@ -14,8 +14,7 @@ import onnx
 
 from ...errors import ConfigError, ModelError
 from ...graph import ir
-from ...graph.readback import with_inner
-from .patience import bounded, has_loops
+from .patience import bounded, holds
 from .refusal import reason
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def ort_session(
     """
     import onnxruntime as ort
 
-    turning = has_loops(proto)
+    turning = holds(proto, "Loop")
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
     options.intra_op_num_threads = threads or _threads()
@@ -82,7 +81,7 @@ def _risky(proto: onnx.ModelProto) -> list[str]:
 
     onnxruntime 1.32 ends the whole process there where branches within branches know all their sizes.
     """
-    return ["ConstantFolding"] if any(node.op_type == "If" for node in with_inner(proto.graph.node)) else []
+    return ["ConstantFolding"] if holds(proto, "If") else []
 
 
 def session_as_users_open(content: bytes) -> OrtSession:
