@@ -8,7 +8,7 @@ Written anew in numpy, in int64; what the simulator computes is compared with it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,14 +122,15 @@ class Sums:
         is_bias = term == self.weight.shape[1]
         old = int(self.bias[channel] if is_bias else self.weight[channel, term])
         reach = 2 + (1 << max(self.shift, 0) if is_bias else abs(guess) // 8)
-        limits = np.iinfo(self.weight_type)
-        low, high = guess - reach, guess + reach
-        if is_bias and reach > 31:  # all biases between two roundings give the same: one will do
-            deltas = sorted(range(guess - 32, guess + 33), key=lambda d: abs(d - guess))[:64]
+        one_will_do = is_bias and reach > 31  # all biases between two roundings give the same
+        reach = 32 if one_will_do else reach
+        limits = np.iinfo(np.int32 if is_bias else self.weight_type)
+        low, high = max(guess - reach, int(limits.min) - old), min(guess + reach, int(limits.max) - old)
+        deltas: Sequence[int] = range(low, high + 1)
+        if one_will_do:
+            deltas = sorted(deltas, key=lambda d: abs(d - guess))
         else:
-            if not is_bias:
-                low, high = max(low, int(limits.min) - old), min(high, int(limits.max) - old)
-            deltas = sorted(range(low, high + 1), key=lambda d: (bin((old + d) ^ old).count("1"), d))
+            deltas = sorted(deltas, key=lambda d: (bin((old + d) ^ old).count("1"), d))
         for delta in filter(None, deltas):
             row = self.finished(self.rounded(acc + delta * x))
             if np.array_equal(row, given[channel]):

@@ -67,6 +67,13 @@ def _shape(ctx: Context, index: int) -> onnx.TensorShapeProto | None:
     return value_type.tensor_type.shape if value_type is not None and value_type.tensor_type.HasField("shape") else None
 
 
+def _size(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.Dimension:
+    """Return the size along an axis; an error for an axis that is not there."""
+    if not -len(shape.dim) <= axis < len(shape.dim):
+        raise shape_inference.InferenceError(f"there is no axis {axis} of {len(shape.dim)}")
+    return shape.dim[axis]
+
+
 def _set(ctx: Context, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0) -> None:
     """Write type and shape of an output."""
     result = onnx.TypeProto()
@@ -168,7 +175,7 @@ def linear(ctx: Context) -> None:
     if x is not None and weight is not None:
         shape = onnx.TensorShapeProto()
         shape.CopyFrom(x)
-        shape.dim[-1].CopyFrom(weight.dim[0])
+        _size(shape, -1).CopyFrom(_size(weight, 0))
     _set(ctx, result(ctx), shape)
 
 
@@ -179,7 +186,7 @@ def glu(ctx: Context) -> None:
     if x is not None:
         shape = onnx.TensorShapeProto()
         shape.CopyFrom(x)
-        size = shape.dim[_number(ctx, "dim", -1)]
+        size = _size(shape, _number(ctx, "dim", -1))
         if size.HasField("dim_value"):
             size.dim_value //= 2
     _set(ctx, width(ctx), shape)
@@ -192,14 +199,14 @@ def split(ctx: Context) -> None:
     none: list[int] = []
     sizes = _number(ctx, "split", none) or _number(ctx, "dims", none) or None
     if x is not None and (sizes is None or len(sizes) != count):
-        whole = x.dim[axis].dim_value
+        whole = _size(x, axis).dim_value
         sizes = [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)] if whole else None
     for index in range(count):
         shape = None
         if x is not None and sizes is not None:
             shape = onnx.TensorShapeProto()
             shape.CopyFrom(x)
-            shape.dim[axis].dim_value = sizes[index]
+            _size(shape, axis).dim_value = sizes[index]
         _set(ctx, input_type(ctx), shape, index)
 
 

@@ -86,9 +86,7 @@ class LayerNorm(Format):
         a = bound.attrs
         gamma = bound.constant(1, "int8 int16", "factor")
         beta = bound.bias(2, gamma.size)
-        shape, axes = bound.source_shapes[0], 1
-        while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < gamma.size:
-            axes += 1
+        axes = _axes_of(bound, gamma.size)
         fraction = (
             FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", number(a, "scale_y_normal"))
         )
@@ -104,9 +102,8 @@ class LayerNorm(Format):
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the layer normalisation over as many axes as the factor has elements."""
         real.needs(17)
-        shape, size, axes = real.bound.source_shapes[0], real.bound.constant(1, "int8 int16", "factor").size, 1
-        while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < size:
-            axes += 1
+        shape = real.bound.source_shapes[0]
+        axes = _axes_of(real.bound, real.bound.constant(1, "int8 int16", "factor").size)
 
         def rows(array: np.ndarray) -> np.ndarray:
             return array.reshape(shape[len(shape) - axes :])
@@ -124,6 +121,16 @@ class LayerNorm(Format):
 
 
 LAYER_NORM = LayerNorm()
+
+
+def _axes_of(bound: Bound, factors: int) -> int:
+    """Return how many of the last axes of the input make a row, which has an element for each factor."""
+    shape, axes = bound.source_shapes[0], 1
+    while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < factors:
+        axes += 1
+    if math.prod(shape[len(shape) - axes :]) != factors:
+        raise ModelError(f"{bound.where}: {factors} factors fit no last axes of its input, {list(shape)}")
+    return axes
 
 
 class Softmax(Unary):

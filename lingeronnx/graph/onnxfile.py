@@ -278,6 +278,8 @@ def _check_tensor(tensor: TensorProto) -> None:
         raise ModelError(
             f"initializer '{tensor.name}' has unknown element type {tensor.data_type}; the file is damaged"
         )
+    if kind.startswith("FLOAT6"):
+        raise ModelError(f"initializer '{tensor.name}' is of type {kind}, which is not read; store it as FLOAT")
     count = math.prod(tensor.dims)
     if any(d < 0 for d in tensor.dims):
         raise ModelError(f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative")
@@ -300,7 +302,7 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 def _bytes(kind: int, count: int) -> int:
     name = TensorProto.DataType.Name(kind)
-    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}.get(name)
+    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(name)
     if bits is None:
         bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
     return -(-count * bits // 8)
@@ -310,7 +312,7 @@ def _typed(tensor: TensorProto, kind: str) -> int:
     """Return the number of values in the typed field of `tensor`."""
     if kind in ("COMPLEX64", "COMPLEX128"):
         return (len(tensor.float_data) + len(tensor.double_data)) // 2
-    if kind in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT6E2M3", "FLOAT6E3M2"):
+    if kind in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):
         return math.prod(tensor.dims) if tensor.int32_data else 0
     fields = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
     return sum(len(getattr(tensor, field)) for field in fields)

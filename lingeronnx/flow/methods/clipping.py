@@ -115,7 +115,7 @@ class _PlanNoise:
 
     def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, outputs: _Feeds) -> None:
         self._graph, self._plan, self._pieces = graph, plan, pieces
-        self._names = [str(v.name) for v in graph.graph.outputs]
+        self._names = [str(v.name) for v in graph.graph.outputs if v.producer() is not None]  # constants have no noise
         self._given = outputs
 
     @property

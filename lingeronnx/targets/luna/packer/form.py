@@ -224,7 +224,7 @@ def check_net(net: Net, target: Target) -> list[VerdictFinding]:
     refused: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
-        refused += _widths(net, step)
+        refused += [*_empty(net, step), *_widths(net, step)]
         if step.op != QUANT.name:
             refused += _scales(step, scales)
         source = scales.get(step.inputs[0]) if step.inputs else None
@@ -243,6 +243,13 @@ def check_net(net: Net, target: Target) -> list[VerdictFinding]:
                 )
             )
     return refused
+
+
+def _empty(net: Net, step: NetStep) -> Iterable[VerdictFinding]:
+    for name in (*step.inputs, *step.outputs):
+        shape = net.tensors[name].shape if name in net.tensors else ()
+        if 0 in shape:
+            yield _packs(step.name, "tensors have elements", f"'{name}' of shape {list(shape)}", "leave the node out")
 
 
 def _widths(net: Net, step: NetStep) -> Iterable[VerdictFinding]:

@@ -218,3 +218,23 @@ def test_a_reshape_keeps_the_number_of_elements(rows, packs):
     said = judge(net.model(net.conv(image, 8, 1, "y")), by_name("arcs"), ["-p", "arcs"])
     assert said.packs == packs
     assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"
+
+
+def test_a_window_fits_the_axes_of_its_map():
+    """A window that nothing can be said of is refused, and not taken for one without a fault."""
+    net = IntNet("arcs", (6, 8))
+    sides = {"kernel_shape": [2, 2], "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
+    pooled = net.node("MaxPool", ["xq"], "p", (6, 8), 16.0, **sides)
+    said = judge(net.model(net.linear(pooled, 4, "y")), by_name("arcs"), ["-p", "arcs"])
+    assert not said.packs
+    assert [finding.value for finding in said.findings] == ["a map of 2 axes"]
+
+
+def test_tensors_without_an_element_are_refused():
+    """A graph that computes nothing has no time either."""
+    net = IntNet("arcs", (1, 6, 8))
+    bounds = [net.const(np.array([number], np.int64)) for number in (0, 0, 1)]
+    none = net.node("Slice", ["xq", *bounds], "none", (1, 0, 8), 16.0)
+    said = judge(net.model(net.linear(none, 4, "y")), by_name("arcs"), ["-p", "arcs"])
+    assert not said.packs
+    assert "'none' of shape [1, 0, 8]" in [finding.value for finding in said.findings]

@@ -40,7 +40,7 @@ def faster(ready: Ready, target: Target, base: Options, found: Found, worth: flo
 
     worth : the share of the time that constants in shared memory must save; None: they stay outside.
     """
-    if found[1].weighed is None or not found[1].chip_ready:
+    if not found[1].chip_ready or found[1].weighed is None:
         return found
     for _ in range(_MOVES):
         better = _better(ready, target, base, found, _moved(found), 1.0)

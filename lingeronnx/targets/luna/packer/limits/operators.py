@@ -29,9 +29,10 @@ REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
         ),
         CONV1D.name: (conv.kernel_line, conv.line_group, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
         CONV_TRANSPOSE2D.name: (*_WEIGHTS, conv.one_group),
-        AVG_POOL2D.name: (pool.pool_strides, pool.pool_pads, pool.pool_line_buffer),
+        AVG_POOL2D.name: (pool.window_axes, pool.pool_strides, pool.pool_pads, pool.pool_line_buffer),
         "MaxPool": (
-            pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_line_buffer, pool.pool_line_buffer_max,
+            pool.window_axes, pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_line_buffer,
+            pool.pool_line_buffer_max,
         ),
         BMM.name: (move.bmm_rank,),
         ADD.name: (move.broadcast_add,),

@@ -8,14 +8,20 @@ from .....graph import ir
 from .... import Target
 from ...packing import packing
 from ..beliefs import unmeasured
-from ..window import PackedWindow, by
+from ..window import PackedWindow, by, sizes
 from .conv import stride_within_kernel
 
 __all__ = [
-    "pool_strides", "pool_pads", "pool_sides", "pool_line_buffer", "pool_line_buffer_free",
+    "window_axes", "pool_strides", "pool_pads", "pool_sides", "pool_line_buffer", "pool_line_buffer_free",
     "pool_line_buffer_swapped", "pool_line_buffer_max", "pool_line_buffer_average", "pool_map_average",
     "pool_map_odd", "pool_ceil", "average_area", "whole_map_area",
 ]  # fmt: skip
+
+
+def window_axes(node: ir.Node, target: Target) -> object:
+    """a window has as many sides, 1 or 2, as its map has behind batch and channels | export the model again."""
+    shape = sizes(node.inputs[0])
+    return None if shape is None or PackedWindow.of(node) is not None else f"a map of {len(shape)} axes"
 
 
 def pool_strides(node: ir.Node, target: Target) -> object:
