@@ -172,6 +172,8 @@ def _decided(node: ir.Node, data: set[ir.Value]) -> bool:
 
 def _counts(node: ir.Node) -> bool:
     """Whether the condition of a Loop is what it was in each turn."""
+    if "body" not in node.attributes:  # a damaged file, which onnxruntime refuses
+        return False
     body = node.attributes["body"].as_graph()
     value: ir.Value | None = body.outputs[0]
     while value is not None and (maker := ir.producer(value)) is not None and maker.op_type == "Identity":

@@ -30,8 +30,8 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 
 _SIX = 6.0
 
-#: What a scale is more than: it has an inverse in float32.
-_LEAST = 3e-39
+#: Between these a step and its inverse are numbers in float32.
+_LEAST, _MOST = 3e-39, 1e38
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class _Reader:
         if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
             what = str(zero.dtype) if np.size(zero) else "empty"
             raise ModelError(f"{node.op_type} {node.name}: its zero point is {what}; it is an integer")
-        if not (np.isfinite(step).all() and (step > _LEAST).all()):
-            what = f"its scale is {np.ravel(step)[0]:g}; it is a positive number, more than {_LEAST:g}"
+        if not ((step > _LEAST) & (step < _MOST)).all():
+            what = f"its scale is {np.ravel(step)[0]:g}; it is a number from {_LEAST:g} to {_MOST:g}"
             raise ModelError(f"{node.op_type} {node.name}: {what}")
         if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
             told = _numbers(self.exact.get(str(node.inputs[1].name)))  # type: ignore[union-attr]

@@ -64,8 +64,13 @@ def _skeleton(model: ModelProto) -> ModelProto:
             del node.attribute[:]
     copy.opset_import.append(helper.make_opsetid(_NOWHERE, 1))
     graph.input.extend(model.graph.input)
+    for value in graph.input:
+        if any(dim.dim_value < 0 for dim in value.type.tensor_type.shape.dim):  # at which ONNX ends the process
+            value.type.tensor_type.ClearField("shape")
     graph.output.extend(ValueInfoProto(name=value.name) for value in model.graph.output)
     for tensor in model.graph.initializer:
+        if any(dim < 0 for dim in tensor.dims):
+            continue
         small = sum(map(abs, tensor.dims)) <= _SMALL and len(tensor.raw_data) <= 8 * _SMALL
         graph.initializer.append(
             tensor

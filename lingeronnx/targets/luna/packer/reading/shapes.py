@@ -214,6 +214,8 @@ def _resize(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shap
 
 
 def _lstm(step: NetStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes[1:3]):
+        raise Unknown("weights without rows and columns")
     hidden = int(step.get("hidden_size"))
     # batch_first 1 reads [1, T, I] as if the features were the steps.
     steps = shapes[0][2] if step.get("batch_first") else shapes[0][1]
