@@ -45,7 +45,7 @@ import onnx
 KINDS = ("kill", "full", "streams", "forbidden", "clock", "twice")
 EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
 LIMIT = 300  # seconds of one run
-SECONDS = re.compile(rb"(?<=>)\d+(?=</td>)")  # that an attempt of a search took, in its page
+SECONDS = re.compile(rb'(?<=>)\d+(?=</td>)|(?<="seconds":)[\d.e-]+')  # that an attempt of a search took, in its page
 CHECKPOINTS = {"old": "one_asr.pt", "new": "one_torch.pt"}
 ONNXRUNTIME = ".ses"  # its number of the session, which it keeps where temporary files lie
 
