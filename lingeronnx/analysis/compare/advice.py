@@ -62,7 +62,7 @@ def advise(
     for name, row in rows.items():
         if name in by_layer:
             continue
-        finding = broken(row, closer, explained(name, 2))
+        finding = broken(row, closer, explained(name, 1))
         if finding is not None and all(finding.layer != other.layer for other in by_layer.values()):
             by_layer[name] = finding
     for name, row in rows.items():
