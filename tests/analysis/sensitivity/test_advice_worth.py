@@ -78,5 +78,5 @@ def test_what_is_rounded_inside_a_recurrent_layer_is_predicted(op_type: str, pla
     if platform == "generic":
         assert given.best is not None
         words = [word for option in given.best.options for word in shlex.split(option)[1:]]
-        overrides = {key: settings for key, settings in map(parse_override, words)}
+        overrides = dict(map(parse_override, words))
         assert given.best.value == pytest.approx(level(overrides=overrides), abs=3)
