@@ -2,7 +2,7 @@
 
 An operator whose inputs, weights and output are all rounded is an integer graph of its own: so a run in which all is
 rounded has the integers of the simulator, each of them. Where the standard computes in real numbers what integers
-approximate (a recurrent layer, a softmax, a chip's curve), rounding what floats give would not do, and the kernel is
+approximate (a recurrent layer, a softmax, a normalisation), rounding what floats give would not do, and the kernel is
 run also where a trial leaves the inputs in float, with inputs of 16 bits. Knows operators and their grids, no trial.
 """
 
@@ -14,6 +14,7 @@ from itertools import product
 
 import numpy as np
 
+from ... import formats
 from ...flow import Planned
 from ...flow.lower import lower
 from ...flow.partition import Partition
@@ -27,6 +28,9 @@ __all__ = ["FINE", "IntegerOperator", "KernelRunner", "kernels"]
 
 #: Bits of an input that a trial does not round.
 FINE = 16
+
+#: What rounds numbers that no tensor shows. (A curve's are those of its output; some chips read it in 8 bits alone.)
+_INSIDE = (formats.LSTM, formats.GRU, formats.SOFTMAX, formats.LOG_SOFTMAX, formats.LAYER_NORM)
 
 #: Whether all inputs are on the plan's grid, and what the operator's own tensors are on: "plan" or "wide".
 Held = tuple[bool, str]
@@ -107,25 +111,24 @@ def _forms(
     planned: Planned, node: ir.Node, op: Op, fine: Mapping[str, Affine], wide: Mapping[str, Affine]
 ) -> dict[Held, IntegerForm]:
     """Return the integer graphs of one node, by how its tensors are held."""
-    plan, forms, least = planned.plan.tensors, {}, op.scaling.min_exponent(planned.target)
+    plan, forms = planned.plan.tensors, {}
     read = [ir.read_name(node, index) for index in op.data(node)]
     own = [str(node.outputs[index].name) for index in op.results(node)]
     own += [ir.read_name(node, index) for index in op.parameters(node)]
-    between = op.format.between
+    between = op.format in _INSIDE
     for rounded, grid in product(
         (True, False) if between else (True,), ("plan", "wide") if wide and between else ("plan",)
     ):
-        held = {name: plan[name] if rounded else _fine(plan[name], fine[name], least) for name in read}
+        held = {name: plan[name] if rounded else _fine(plan[name], fine[name]) for name in read}
         held |= {name: plan[name] if grid == "plan" else wide[name] for name in own if name in plan}
         forms[rounded, grid] = IntegerForm(_alone(planned, node, op, held), {name: held[name] for name in read})
     return forms
 
 
-def _fine(q: Affine, fine: Affine, least: int | None) -> Affine:
-    """Return `fine` around 0, as integers of 16 bits are, and with as many fractional bits as a curve takes."""
-    if q.shifted:  # either end of its range may be all 255 counts away from 0
-        fine = Affine(q.scale * 2.0 ** (FINE - 1 - q.bits), FINE)
-    return fine if least is None else fine.changed(np.maximum(fine.scales, 2.0**least))
+def _fine(q: Affine, fine: Affine) -> Affine:
+    """Return `fine` around 0, as integers of 16 bits are."""
+    # Of a range with another zero point either end may be all 255 counts away from 0.
+    return Affine(q.scale * 2.0 ** (FINE - 1 - q.bits), FINE) if q.shifted else fine
 
 
 def _alone(planned: Planned, node: ir.Node, op: Op, held: Mapping[str, Affine]) -> bytes:
