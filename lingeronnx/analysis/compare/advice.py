@@ -60,12 +60,10 @@ def advise(
         if name not in by_layer and not explained(name, 1) and (finding := large(row, join)) is not None:
             by_layer[name] = finding
     for name, row in rows.items():
-        if name in by_layer and by_layer[name].order < 2:  # few bits for a channel are no excuse
+        if name in by_layer:
             continue
-        finding = broken(row, closer, explained(name, 1))
-        if finding is not None and finding.kind == "wrong bias" and explained(name, 2):
-            continue  # a bias makes up for what few bits before it lose
-        if finding is not None and all(finding.layer != f.layer for f in by_layer.values() if f.order < 2):
+        finding = broken(row, closer, explained(name, 2))
+        if finding is not None and all(finding.layer != other.layer for other in by_layer.values()):
             by_layer[name] = finding
     for name, row in rows.items():
         if name in by_layer or explained(name, 1):

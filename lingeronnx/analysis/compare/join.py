@@ -337,10 +337,10 @@ def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[fl
 
 
 def _passes(node: ir.Node) -> tuple[float, float] | None:
+    if is_relu(node):
+        return 0.0, np.inf
     limits = bounds(node) if node.op_type == "Clip" and not node.domain else None
-    if limits is None:
-        return (0.0, np.inf) if is_relu(node) else None
-    return (0.0, limits[1]) if limits[0] == 0 else None
+    return (0.0, limits[1]) if limits is not None and limits[0] == 0 else None
 
 
 def samples_at_once(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
