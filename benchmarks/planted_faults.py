@@ -1,8 +1,9 @@
 """Planted faults: one thing is spoiled at a time, and `compare` shall name the layer and the cause first.
 
 Kinds of three sorts: in the plan or the integer graph, in the data, and in the float model, where the advisor shall
-find the cause. Nets: a dense net with concats that is made here, and ResNet-20 on CIFAR-10 where ../shared is. Layers
-are drawn uniformly, seeds are fixed. `planted_remedies` plants them, and prints what is found and what is given back.
+find the cause. Nets: a dense net with concats that is made here, and seven of ../shared where that is. A net has the
+kinds that there is something to spoil for (`kinds_of`). Layers are drawn uniformly, seeds are fixed. `planted_remedies`
+plants them, and prints what is found and what is given back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +56,10 @@ class Net:
     """A float model with its data, and what quantizing makes of it."""
 
     def __init__(
-        self, name: str, proto: onnx.ModelProto, calib: np.ndarray, test: np.ndarray, mean: Any, std: Any
+        self, name: str, proto: onnx.ModelProto, calib: np.ndarray, test: np.ndarray, mean: Any = (), std: Any = ()
     ) -> None:
         self.name, self.proto, self.calib, self.test = name, proto, calib, test
+        #: By which pixels of 0 to 1 were normalised, by channel; empty where the data are no pictures, or are raw.
         self.mean, self.std = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in (mean, std))
         self.input = proto.graph.input[0].name
         self.model = ir.from_proto(proto)
@@ -141,17 +144,34 @@ def dense_net(seed: int = 0) -> Net:
     return Net("dense", proto, pictures(CALIBRATED), pictures(SAMPLES), [0.5] * 3, [0.25] * 3)
 
 
-def resnet() -> Net:
-    """Return ResNet-20 on CIFAR-10, of ../shared."""
+#: Net -> its file, the loaders' name of its data, and the mean and deviation of its pictures, where they have some.
+_SHARED: dict[str, tuple[str, str, Any, Any]] = {
+    "resnet": ("cifar_resnet_bn", "resnet_bn", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+    "mobilenetv2": ("cifar_mobilenetv2", "mobilenetv2", [128 / 255] * 3, [128 / 255] * 3),
+    "resnet8": ("mlperf_tiny_resnet8", "resnet8", (), ()),
+    "vww": ("mlperf_tiny_vww", "vww", (), ()),
+    "dscnn": ("fsdd_dscnn", "dscnn", (), ()),
+    "kws": ("mlperf_tiny_kws", "kws", (), ()),
+    "ad": ("mlperf_tiny_ad", "ad", (), ()),
+}
+
+
+def shared_net(name: str) -> Net:
+    """Return a net of ../shared with samples of its own loaders."""
     sys.path.insert(0, str(SHARED / "data"))
     import loaders
 
     sys.path.pop(0)
-    calib, test = (make()[0][0]["input"] for make in (loaders.resnet_bn_calib, loaders.resnet_bn_test))
-    proto = onnx.load(SHARED / "models" / "cifar_resnet_bn.onnx")
-    return Net(
-        "ResNet-20", proto, calib[:CALIBRATED], test[:SAMPLES], [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-    )
+    file, data, mean, std = _SHARED[name]
+    proto = onnx.load(SHARED / "models" / f"{file}.onnx")
+    calib, test = (getattr(loaders, f"{data}_{part}")()[0][0][proto.graph.input[0].name] for part in ("calib", "test"))
+    return Net(name, proto, calib[:CALIBRATED], test[:SAMPLES], mean, std)
+
+
+#: What makes each net.
+NETS: dict[str, Callable[[], Net]] = {"dense": dense_net}
+if SHARED.is_dir():
+    NETS |= {name: partial(shared_net, name) for name in _SHARED}
 
 
 # ---- in the plan or the integer graph ------------------------------------------------------------------------------
@@ -239,14 +259,22 @@ def missing_relu(net: Net, rng: np.random.Generator) -> Spoiled:
     return net.fault(graph, names, "missing Relu")
 
 
+def _movable(node: ir.Node) -> list[int]:
+    """Return the axes along which a convolution has pads."""
+    pads = ir.attr(node, "pads", [0] * 4)
+    return [axis for axis in range(2) if pads[axis] or pads[axis + 2]]
+
+
 def wrong_pads(net: Net, rng: np.random.Generator) -> Spoiled:
     """The pads of a convolution moved by one along an axis or both: the same size, another place."""
     graph = ir.clone(net.lowered)
-    padded = [node for node in _layers(graph, "Conv2dInt") if max(ir.attr(node, "pads", [0])) > 0]
+    padded = [node for node in _layers(graph, "Conv2dInt") if _movable(node)]
     node = rng.choice(np.array(padded, dtype=object))
     pads = list(ir.attr(node, "pads"))
-    for axis in rng.choice(2, rng.integers(1, 3), replace=False):
-        pads[axis], pads[axis + 2] = pads[axis] - 1, pads[axis + 2] + 1
+    axes = _movable(node)
+    for axis in rng.choice(axes, rng.integers(1, 1 + len(axes)), replace=False):
+        step = 1 if pads[axis] > 0 else -1
+        pads[axis], pads[axis + 2] = pads[axis] - step, pads[axis + 2] + step
     ir.set_attr(node, "pads", [int(v) for v in pads])
     return net.fault(graph, [_user_name(net, node)], "wrong pads")
 
@@ -335,7 +363,7 @@ def outlier_channel(net: Net, rng: np.random.Generator) -> Spoiled:
     weights.affine(nodes[0], channel, 40.0, 0.0)
 
     def divide(array: np.ndarray) -> None:
-        array[:, channel] /= 40.0
+        (array if array.shape[1] == 1 else array.swapaxes(0, 1))[channel] /= 40.0  # a depthwise layer has one input
 
     weights.change(nodes[2].input[1], divide)
     return _cause(net, proto, nodes, "outlier channel")
@@ -364,6 +392,21 @@ KINDS: tuple[Callable[[Net, np.random.Generator], Spoiled], ...] = (
     scale_small, scale_large, concat_scale, bias_saturates, channels_swapped, missing_relu, wrong_pads,
     normalised_wrongly, input_swapped, outlier_channel, dead_channel, outlier_activation,
 )  # fmt: skip
+
+
+def kinds_of(net: Net) -> list[int]:
+    """Return which of `KINDS` a net has something to spoil for."""
+    has = {node.op_type for node in net.lowered.graph}
+    pads = any(map(_movable, _layers(net.lowered, "Conv2dInt")))
+    there = {
+        concat_scale: any(node.op_type == "Concat" for node in net.planned.graph.graph),
+        missing_relu: "Relu" in has,
+        wrong_pads: pads,
+        normalised_wrongly: net.mean.size > 0,
+        input_swapped: net.mean.size > 0,
+        **dict.fromkeys((outlier_channel, dead_channel, outlier_activation), bool(_inner(net.proto))),
+    }
+    return [index for index, kind in enumerate(KINDS) if there.get(kind, True)]
 
 
 # ---- what the first finding says -----------------------------------------------------------------------------------

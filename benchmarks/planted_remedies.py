@@ -1,6 +1,6 @@
 """Planted faults, and what the advice gives back: the options that `compare` prints, pasted and measured.
 
-    python -m benchmarks.planted_remedies [--each 4] [--jobs 1] [--kind scale_small ...] [--net dense] [--details]
+    python -m benchmarks.planted_remedies [--each 4] [--jobs 1] [--kind scale_small ...] [--net dense ...] [--details]
 
 Every graph is what ``lingeronnx quantize`` writes: with the options that make a fault of `planted_faults`, or spoiled
 after it was made. Counted is how often the first finding names the layer and the cause. Then the model is quantized
@@ -35,15 +35,14 @@ import numpy as np
 
 from benchmarks.planted_faults import (
     KINDS,
+    NETS,
     PLAIN,
-    SHARED,
     Net,
     Outcome,
     Spoiled,
     concat_scale,
-    dense_net,
     judged,
-    resnet,
+    kinds_of,
 )
 from lingeronnx.graph import ir
 from lingeronnx.run.metrics import decibel
@@ -52,8 +51,6 @@ from lingeronnx.run.session import Session
 _ENOUGH = 60.0  # dB that count
 _LEAST = 0.5  # dB that count as a loss, or as a gain
 _BACK = 0.8  # share of a loss that the remedy shall give back
-
-NETS = {"dense": dense_net} | ({"resnet": resnet} if SHARED.is_dir() else {})
 
 
 @cache
@@ -150,7 +147,7 @@ def main() -> None:
     parser.add_argument("--details", action="store_true", help="print each spoiled model")
     given = parser.parse_args()
     work = {
-        index: [(net, index, seed) for net in _of(given.net, kind) for seed in range(given.each * _times(kind))]
+        index: [(net, index, seed) for net in _of(given.net, index) for seed in range(given.each * _times(kind))]
         for index, kind in enumerate(KINDS)
         if kind.__name__ in given.kind
     }
@@ -172,9 +169,14 @@ def _times(kind: object) -> int:
     return 2 if kind is concat_scale else 1
 
 
-def _of(nets: Sequence[str], kind: object) -> list[str]:
+def _of(nets: Sequence[str], kind: int) -> list[str]:
     """Return the nets that have what a kind spoils."""
-    return [net for net in nets if kind is not concat_scale or net == "dense"]
+    return [net for net in nets if kind in _kinds(net)]
+
+
+@cache
+def _kinds(net: str) -> frozenset[int]:
+    return frozenset(kinds_of(NETS[net]()))
 
 
 def _told(one: Mended) -> str:

@@ -18,7 +18,7 @@ from ...run.metrics import decibel
 from ...run.origin import made_from
 from ..stats.channels import axis_of, laid
 from .join import ComparedTensor, Join
-from .sources import FloatSource
+from .sources import FloatSource, PlannedSource
 
 __all__ = ["LayerExaminer"]
 
@@ -33,14 +33,15 @@ Answer = tuple[str, str, str, ir.Node | None]
 class LayerExaminer:
     """Looks at layers of what `join` analyses, on the samples `feeds`.
 
-    made : whether that is as quantizing the baseline left it: then each layer is what was asked for, and errors are
-    those of few bits, of tables, and of biases that make up for what comes before them.
+    made : whether that is as quantizing the baseline left it, as every plan computed in float is: then each layer is
+    what was asked for, and errors are those of few bits, of tables, and of biases that make up for what comes before.
     """
 
     def __init__(self, join: Join, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = join.base, join.other
         self._held = {name: row.held for name, row in join.rows.items() if row.held is not None}
-        self.made = made_from(self._other.graph, self._base.graph)
+        planned = isinstance(self._other, PlannedSource)
+        self.made = planned or made_from(self._other.graph, self._base.graph)
         self._feeds = {n: a[:_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
 
     @cached_property

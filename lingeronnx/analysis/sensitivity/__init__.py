@@ -1,4 +1,5 @@
 """Which operators lose accuracy when they are quantized, one at a time.
 
-Owns trials in float runs of a plan, their journal and their ranking. Compares no integer graphs.
+Owns trials of a plan, operators in float or by their integer kernels, their journal and their ranking. Compares no
+integer graphs.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -24,6 +24,7 @@ from ...ops import Op, parameter_values, with_parameter
 from ...ops.macs import macs
 from ...plan import Affine
 from ...targets import Target
+from .kernels import FINE, kernels
 from .trial import RoundableModel, RoundedSet
 
 __all__ = ["RoundedOperator", "given_back", "layers", "option", "rounding", "under_options", "widths"]
@@ -71,7 +72,7 @@ def layers(planned: Planned) -> list[RoundedOperator]:
         groups.setdefault(ir.origin(node), []).append((node, op))
     for name, members in groups.items():
         written = [str(node.outputs[index].name) for node, op in members for index in op.results(node)]
-        tensors = frozenset(_seen(planned, tensor) for tensor in written if tensor in held)
+        tensors = frozenset(name for name in written if name in held)
         weights = frozenset(
             str(node.name)
             for node, op in members
@@ -111,18 +112,6 @@ def _begins(planned: Planned) -> list[RoundedOperator]:
     return [
         RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "") for name in names
     ]
-
-
-def _seen(planned: Planned, name: str) -> str:
-    """Return the tensor to round in place of `name`: behind what alone reads it and keeps its integers, if any."""
-    ops, tensors = planned.parts.ops, planned.plan.tensors
-    value = next(v for v in ir.values(planned.graph) if v.name == name)
-    while (reader := ir.sole_consumer(value)) is not None:
-        op, after = ops.get(str(reader.name)), str(reader.outputs[0].name)
-        if op is None or not op.keeps or tensors.get(after) != tensors[str(value.name)]:
-            break
-        value = reader.outputs[0]
-    return str(value.name)
 
 
 def _selector(planned: Planned, names: Sequence[str]) -> str:
@@ -177,11 +166,15 @@ def rounding(planned: Planned, operators: Sequence[RoundedOperator], outputs: Se
     nodes = [(node, op) for node, op in planned.parts.nodes if node.name in wanted]
     weights = {str(node.name): _rounded(planned, node, op) for node, op in nodes}
     content = ir.to_bytes(planned.graph)
+    fine = {name: _calibrated(planned, name, plan.tensors[name], FINE) for name in planned.parts.activations}
     if bits <= 8:
-        return RoundableModel(content, tuple(outputs), tensors, weights)
+        in_integers = kernels(planned, tensors, fine, {})
+        return RoundableModel(content, tuple(outputs), tensors, weights, kernels=in_integers)
     wide = {name: _calibrated(planned, name, q, bits) for name, q in tensors.items()}
     finer = {str(node.name): _rounded(planned, node, op, bits) for node, op in nodes}
-    return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer)
+    held = fine | {name: q for node, op in nodes for name, q in _finer(planned, node, op, bits)}
+    in_integers = kernels(planned, tensors, fine, held)
+    return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer, in_integers)
 
 
 def _calibrated(planned: Planned, name: str, q: Affine, bits: int) -> Affine:
@@ -201,15 +194,24 @@ def _wider(q: Affine, bits: int, low: float, high: float) -> Affine:
     return q.changed(q.scales * times, max(bits, q.bits), np.rint(q.zero_points * times).astype(np.int64))
 
 
+def _finer(planned: Planned, node: ir.Node, op: Op, bits: int) -> Iterator[tuple[str, Affine]]:
+    """Yield the weights of `node` by name, and how each is held in more bits."""
+    for index in op.parameters(node):
+        name = ir.read_name(node, index)
+        q, values = planned.plan.tensors.get(name), parameter_values(node, index)
+        if q is not None and values is not None:
+            wide = np.asarray(values, np.float64)
+            yield name, _wider(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0)))
+
+
 def _rounded(planned: Planned, node: ir.Node, op: Op, bits: int = 0) -> Mapping[str, np.ndarray]:
     """Return the constants of `node` with its weights on their grid, or one of more `bits`, by name."""
     constants: dict[str, np.ndarray] = {}
+    finer = dict(_finer(planned, node, op, bits)) if bits else planned.plan.tensors
     for index in op.parameters(node):
-        q, values = planned.plan.tensors.get(ir.read_name(node, index)), parameter_values(node, index)
+        q, values = finer.get(ir.read_name(node, index)), parameter_values(node, index)
         if q is not None and values is not None:
-            wide = np.asarray(values, np.float64)
-            held = _wider(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0))) if bits else q
-            on_grid = held.on_grid(wide)
+            on_grid = q.on_grid(np.asarray(values, np.float64))
             constants.update(
                 {ir.read_name(node, i): array for i, array in with_parameter(node, index, on_grid).items()}
             )

@@ -1,4 +1,4 @@
-"""Which operators lose accuracy when they are quantized: one at a time, in float runs of the plan.
+"""Which operators lose accuracy when they are quantized: one at a time, the others in float.
 
 Each trial rounds the weights, the output, or both of one operator to the plan's grid and leaves the rest in float; with
 `all_but_one` everything is rounded but that. The trials are ranked by what becomes of the graph's output. Then the

@@ -1,8 +1,9 @@
 """Trials: a float model in which some tensors and weights are rounded to a plan's grid, and what they cost to compute.
 
 A trial differs from a *base*, whose tensors are kept, in a few places; only the pieces behind these are run again. A
-tensor is rounded by ``clip(floor(x * scale + 1/2), low, high) / scale``; biases stay real. Knows arrays and pieces; not
-which trials are worth while.
+tensor is rounded by ``clip(floor(x * scale + 1/2), low, high) / scale``; biases stay real. An operator all of
+whose tensors are rounded is run by its integer kernel (`kernels`). Knows arrays and pieces; not which trials are worth
+while.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ...plan import Affine
 from ...run.data import Data
 from ...run.runners import input_specs
 from ...run.runners.segments import Segments
+from .kernels import Held, IntegerOperator, KernelRunner
 
 __all__ = ["BaseRun", "TrialEngine", "RoundableModel", "RoundedSet", "TrialModel"]
 
@@ -55,7 +57,7 @@ class RoundableModel:
 
     model : as `ir.to_bytes` writes it. outputs : the graph outputs that are looked at. tensors : {tensor: its grid}.
     weights : {node: {constant: its rounded values}}. wide_tensors, wide_weights : the same in 16 bits, where the target
-    has them.
+    has them. kernels : the operators that are run in integers, by node.
     """
 
     model: bytes
@@ -64,6 +66,7 @@ class RoundableModel:
     weights: Mapping[str, Mapping[str, np.ndarray]]
     wide_tensors: Mapping[str, Affine] = field(default_factory=dict)
     wide_weights: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    kernels: Mapping[str, IntegerOperator] = field(default_factory=dict)
 
     def engine(self) -> TrialEngine:
         """Return what runs it."""
@@ -92,7 +95,9 @@ class TrialEngine:
         self.inputs = {spec.name: spec for spec in input_specs(model)}
         #: The outputs that are looked at.
         self.wanted = list(rounding.outputs)
-        self.segments = Segments(model, rounding.tensors, rounding.outputs, rounding.weights)
+        cuts = rounding.tensors.keys() | {name for node in rounding.kernels.values() for name in node.reads}
+        self.segments = Segments(model, cuts, rounding.outputs, rounding.weights)
+        self._kernels = KernelRunner(rounding.kernels)
         self.macs = 0
         #: Whether a model is written for one sample: several are run one by one.
         self.single = any(spec.single for spec in self.inputs.values())
@@ -141,6 +146,7 @@ class TrialEngine:
         samples, weights = self._count(feeds), {n for n in setting.weights | base.setting.weights if now(n) != then(n)}
         for index, piece in enumerate(self.segments.pieces):
             moved = any(name in other for name in piece.inputs) or any(node in weights for node in piece.nodes)
+            moved = moved or self._kernel(index, setting) != self._kernel(index, base.setting)
             if moved or any(then(name) and now(name) != then(name) for name in piece.outputs):
                 known = {name: other[name] if name in other else base.tensors[name] for name in piece.inputs}
                 for name, array in self._run(index, setting, known, samples).items():
@@ -158,12 +164,24 @@ class TrialEngine:
         self, index: int, setting: RoundedSet, tensors: Mapping[str, np.ndarray], samples: int
     ) -> dict[str, np.ndarray]:
         piece = self.segments.pieces[index]
+        self.macs += piece.macs * samples
+        if held := self._kernel(index, setting):
+            return self._kernels.run(piece.nodes[-1], held, tensors, piece.outputs)
         changed: dict[str, np.ndarray] = {}
         for node in piece.nodes:
             if grid := setting.grid(node):
                 changed.update((self._given.wide_weights if grid == "wide" else self._given.weights)[node])
-        self.macs += piece.macs * samples
         return self.segments.run(index, tensors, changed)
+
+    def _kernel(self, index: int, setting: RoundedSet) -> Held | None:
+        """Return how the tensors of a piece are held that is run by its kernel; None where it is computed in float."""
+        name = self.segments.pieces[index].nodes[-1]
+        node = self._given.kernels.get(name)
+        if node is None or (name in self._given.weights and not setting.grid(name)):
+            return None
+        origins = frozenset[str]().union(*node.inputs.values())
+        held = all(setting.grid(origin) == "plan" for origin in origins), setting.grid(node.output)
+        return held if held in node.forms else None
 
     def _rounded(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
         if not (grid := setting.grid(name)):

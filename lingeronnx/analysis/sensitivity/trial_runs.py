@@ -19,7 +19,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...flow import Planned
-from ...graph import ir, operators
+from ...graph import ir
 from ...plan.synthetic import SYNTHETIC
 from ...run.cluster import spread
 from ...run.data import Batch, Data, Progress
@@ -90,12 +90,6 @@ class TrialRuns:
         """What a user should know of the data and the plan."""
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
-        nodes = self.planned.original.graph
-        recurrent = [str(n.name) for n in nodes if n.op_type in operators.RECURRENT and not n.domain]
-        if recurrent:
-            notes.append(
-                f"what is rounded inside {', '.join(recurrent)} is not part of a prediction: compare measures it"
-            )
         if self.planned.conf.effort == "fast":
             notes.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
         return notes

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.planted_faults import KINDS, SHARED, _inner, _Weights, concat_scale, dense_net, judged, resnet
+from benchmarks.planted_faults import KINDS, NETS, _inner, _Weights, concat_scale, dense_net, judged
 from lingeronnx.analysis.compare.advice import advise
 from lingeronnx.analysis.compare.join import join
 from lingeronnx.analysis.compare.sources import source
@@ -54,7 +54,7 @@ def test_the_whole_table(dense):
     Over all kinds the layer is right in 90 %, the cause in 80 %. The first net is of every kind's make, the other has
     no concat.
     """
-    nets = [dense, resnet()] if SHARED.is_dir() else [dense]
+    nets = [dense, NETS["resnet"]()] if "resnet" in NETS else [dense]
     outcomes = {kind.__name__: [] for kind in KINDS}
     for net, drawn in zip(nets, (range(8), range(4)), strict=False):
         for kind in [kind for kind in KINDS if kind is not concat_scale or net is nets[0]]:

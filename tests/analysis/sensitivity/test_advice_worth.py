@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 import numpy as np
 import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
+from lingeronnx.plan.config import parse_override
 from tests.compat.test_two_models import net
 from tests.nets import Net
 
@@ -51,11 +54,29 @@ def test_a_prediction_is_what_quantizing_so_measures(platform) -> None:
     assert abs(pair.sqnr - advised.value) < 3
 
 
-def test_recurrent_layers_are_told_to_be_left_out_of_predictions() -> None:
+@pytest.mark.parametrize("platform", ["generic", "venus"])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_what_is_rounded_inside_a_recurrent_layer_is_predicted(op_type: str, platform: str) -> None:
+    """Everything rounded, and in 16 bits where the platform has these, is what `quantize` then gives."""
+    gates = {"LSTM": 4, "GRU": 3}[op_type]
     made = Net(5, 4, seed=2)
-    weights = [made.const((0.4 * made.rng.standard_normal((1, 24, n))).astype(np.float32)) for n in (4, 6)]
-    y = made.node("LSTM", made.node("Transpose", "x", perm=[1, 0, 2]), *weights, hidden_size=6, out="whole")
+    weights = [made.const((made.rng.standard_normal((1, gates * 6, n))).astype(np.float32)) for n in (4, 6)]
+    y = made.node(op_type, made.node("Transpose", "x", perm=[1, 0, 2]), *weights, hidden_size=6, out="whole")
     graph = made.graph(made.node("Squeeze", y, made.const(np.array([1], np.int64)), out="y"))
-    data = {"x": np.random.default_rng(0).standard_normal((8, 5, 4)).astype(np.float32)}
-    notes = lo.sensitivity(graph, data, platform="generic").notes
-    assert any("inside LSTM_whole is not part of a prediction" in note for note in notes)
+    feeds = {"x": np.random.default_rng(0).standard_normal((32, 5, 4)).astype(np.float32)}
+    given = lo.sensitivity(graph, feeds, platform=platform, effort="fast")
+    assert not any("inside" in note for note in given.notes)
+    exact = lo.Session(graph).run(None, feeds)[0]
+
+    def level(**settings) -> float:
+        pair = PairMeasures()
+        quantized = lo.quantize(graph, feeds, platform=platform, effort="fast", **settings)
+        pair.add(exact, quantized.session().run(None, feeds)[0])
+        return pair.sqnr
+
+    assert given.quantized == pytest.approx(level(), abs=1e-3)
+    if platform == "generic":
+        assert given.best is not None
+        words = [word for option in given.best.options for word in shlex.split(option)[1:]]
+        overrides = dict(map(parse_override, words))
+        assert given.best.value == pytest.approx(level(overrides=overrides), abs=3)
