@@ -4,7 +4,14 @@ import pytest
 
 from lingeronnx.graph import ir
 from lingeronnx.targets.objective import (
-    ACCURACY, MEMORY, OBJECTIVE, OBJECTIVES, PARTS, PARTS_KEPT, keeps_constants, objective_of,
+    ACCURACY,
+    MEMORY,
+    OBJECTIVE,
+    OBJECTIVES,
+    PARTS,
+    PARTS_KEPT,
+    keeps_constants,
+    objective_of,
 )  # fmt: skip
 from tests import nets
 
