@@ -41,10 +41,13 @@ def kept(regions: Sequence[Region], room: int) -> list[int]:
     Taken one after the other, those first that save most for each byte.
     """
     found: list[int] = []
-    for index in sorted(range(len(regions)), key=lambda i: -regions[i].saved / max(regions[i].own, 1)):
-        if regions[index].saved > 0 and _need(regions, [*found, index]) <= room:
-            found.append(index)
-    return sorted(found)
+    left = sorted(range(len(regions)), key=lambda i: -regions[i].saved / max(regions[i].own, 1))
+    while True:  # what is taken may leave more room: it no longer needs the common region
+        fits = (i for i in left if i not in found and regions[i].saved > 0 and _need(regions, [*found, i]) <= room)
+        index = next(fits, None)
+        if index is None:
+            return sorted(found)
+        found.append(index)
 
 
 def _need(regions: Sequence[Region], chosen: Iterable[int]) -> int:
