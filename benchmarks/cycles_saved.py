@@ -66,6 +66,8 @@ def finished(entry: Entry, target: Target) -> list[tuple[ir.Graph, ir.Graph, ir.
             return single[-1:]
         seen.clear()
         parts_of(target.named(result.graph), target)
+        for some in zip(*seen, strict=True):
+            target.vendor.share(some, target)
         return seen
     finally:
         stage.cheaper = choice

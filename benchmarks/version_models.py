@@ -115,7 +115,7 @@ def _first() -> Iterator[Entry]:
 
 
 def _random(path: Path) -> Callable[[int], tuple[Any, Sequence[Feed]]]:
-    return lambda count: (random_feeds(path, count, 0), random_feeds(path, count, 1))
+    return lambda count: (random_feeds(path, count, 0, {}), random_feeds(path, count, 1, {}))
 
 
 def _suite() -> Iterator[Entry]:

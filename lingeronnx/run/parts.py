@@ -71,8 +71,9 @@ class Parts:
 def parts_of(graph: ir.Graph, target: Target) -> Parts:
     """Cut the integer `graph` of `target` into as few parts as possible; it is left as it is.
 
-    Of several chip parts each is brought into the form that the packer wants (`Target.finish`); one alone is as it
-    stands in the graph. Raises ModelError where a tensor between the parts has no type.
+    Of several chip parts each is brought into the form that the packer wants (`Target.finish`), and says whether it
+    keeps its constants in shared memory (`Vendor.share`); one alone is as it stands in the graph. Raises ModelError
+    where a tensor between the parts has no type.
     """
     cut = _Stages(graph)
     found: list[Part] = []
@@ -104,6 +105,8 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
                 formed=tuple(formed),
             )
         )
+    if several:
+        target.vendor.share([part.graph for part in found if part.chip], target)
     return Parts(graph, tuple(found))
 
 

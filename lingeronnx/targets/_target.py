@@ -102,6 +102,10 @@ class Vendor:
         """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
         return graph, ()
 
+    def share(self, graphs: Sequence[ir.Graph], target: Target) -> None:
+        """Write into the parts of one graph, in place, which of them keep their constants in the memory of all."""
+        return
+
     def names(self, graph: ir.Graph) -> Names:
         """Return the names that cannot stand in a file for the target, and others for them."""
         from ..graph.names import Names

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from ..graph import ir
 
 __all__ = [
-    "ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "PLAIN", "TIME", "keeps_constants", "objective_of",
+    "ACCURACY", "MEMORY", "OBJECTIVE", "OBJECTIVES", "PARTS", "PARTS_KEPT", "PLAIN", "TIME", "keeps_constants",
+    "objective_of",
 ]  # fmt: skip
 
 #: accuracy : of arguments that are right, and of forms of the same integers that keep a batch, the fastest where the
@@ -30,6 +31,9 @@ OBJECTIVE = "lingeronnx.objective"
 #: The metadata key of one of several parts for the chip.
 PARTS = "lingeronnx.parts"
 
+#: What stands there of a part that has a region of shared memory of its own.
+PARTS_KEPT = "several, this one keeps its constants"
+
 
 def objective_of(graph: ir.Graph | onnx.ModelProto) -> str:
     """Return what decides for a graph; `ACCURACY` where it does not say, or says what is not known."""
@@ -38,8 +42,11 @@ def objective_of(graph: ir.Graph | onnx.ModelProto) -> str:
 
 
 def keeps_constants(graph: ir.Graph | onnx.ModelProto) -> bool:
-    """Whether a graph may keep its constants in shared memory: not one of several parts, which share that."""
-    return objective_of(graph) != MEMORY and PARTS not in _metadata(graph)
+    """Whether a graph may keep its constants in shared memory.
+
+    Of several parts, which share that, only one that has a region of its own.
+    """
+    return objective_of(graph) != MEMORY and _metadata(graph).get(PARTS, PARTS_KEPT) == PARTS_KEPT
 
 
 def _metadata(graph: ir.Graph | onnx.ModelProto) -> Mapping[str, str]:

@@ -3,7 +3,16 @@
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.targets.objective import ACCURACY, MEMORY, OBJECTIVE, OBJECTIVES, PARTS, keeps_constants, objective_of
+from lingeronnx.targets.objective import (
+    ACCURACY,
+    MEMORY,
+    OBJECTIVE,
+    OBJECTIVES,
+    PARTS,
+    PARTS_KEPT,
+    keeps_constants,
+    objective_of,
+)  # fmt: skip
 from tests import nets
 
 
@@ -29,3 +38,8 @@ def test_what_is_absent_or_unknown_is_accuracy(props):
 def test_one_of_several_parts_keeps_none():
     assert not keeps_constants(graph(**{PARTS: "2"}))
     assert not keeps_constants(ir.to_proto(graph(**{PARTS: "2"})))
+
+
+def test_one_with_a_region_of_its_own_keeps_them_unless_memory_is_the_objective():
+    assert keeps_constants(graph(**{PARTS: PARTS_KEPT}))
+    assert not keeps_constants(graph(**{PARTS: PARTS_KEPT, OBJECTIVE: MEMORY}))

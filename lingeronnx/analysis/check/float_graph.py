@@ -31,6 +31,7 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish
         fitted = fit(mended, target)
         remaining = _float_violations(mended, target)[0] if fitted else violations
     ahead = forecast(mended, target)
+    pieces = ahead.program.verdicts if ahead.program.parts else [] if ahead.choice is None else [ahead.choice.verdict]
     met = []
     seen = [(str(node.name), target.vendor.met(node, target)) for node in model.graph]
     for fault in target.faults:
@@ -52,7 +53,7 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish
         on_host=ahead.host,
         share=ahead.share,
         merges=ahead.merges,
-        time=wish.told(target, [ahead.choice.verdict] if ahead.choice is not None else (), host=bool(host)),
+        time=wish.told(target, pieces, host=bool(host or ahead.host)),
     )
 
 

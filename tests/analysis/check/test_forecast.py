@@ -58,6 +58,17 @@ def across():
     return net.graph(net.conv(b, (4, 4, 3, 3), out="y"))
 
 
+def test_the_time_of_parts_is_foretold():
+    """The sum of the chip's parts, within the tenth that is promised; the host's share is said to be unknown."""
+    ahead = lo.check(across(), platform="arcs")
+    made = nets.quantized(across(), platform="arcs", effort="fast").report
+    assert len(ahead.program.chip) == 2
+    assert ahead.time.latency.total == pytest.approx(made.time.latency.total, rel=0.1)
+    assert ahead.time.latency.total == sum(part.verdict.time.total for part in ahead.program.chip)
+    assert ahead.time.host
+    assert made.time.host
+
+
 @pytest.mark.parametrize("platform", ["venus", "arcs"])
 def test_parts_are_foretold(platform):
     """As many parts, the same work and the same reasons as `quantize` has; as JSON too."""

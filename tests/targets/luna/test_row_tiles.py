@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -286,3 +287,52 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     assert bound > 0
     for candidate in candidates(ready, row):
         assert plan_memory(ready.net, row, candidate.options(base)).need >= bound
+
+
+@pytest.mark.parametrize(
+    ("ready", "found", "tried"),
+    [
+        ({5}, 5, [5]),
+        ({3}, 3, [5, 4, 3]),
+        ({2, 3}, 3, [5, 4, 3]),
+        (set(), 4, [5, 4, 3, 2, 1]),
+        ({0}, 4, [5, 4, 3, 2, 1]),
+    ],
+)
+def test_the_search_begins_further_back_until_something_is_ready(ready, found, tried, monkeypatch):
+    """Of the runs that begin at node 5 or up to four before it, the first that is ready; else the first that was found.
+
+    At node 5 itself nothing is found unless it is ready; what begins further back is judged once under all arguments.
+    """
+    choice = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
+    asked = []
+
+    def begun(read, start, large, most):
+        asked.append((start, most))
+        said = SimpleNamespace(verdict=SimpleNamespace(chip_ready=start in ready))
+        return None if start == 5 and start not in ready else (read, said, start)
+
+    monkeypatch.setattr(choice, "_best_from", begun)
+    read = SimpleNamespace(graph=SimpleNamespace(graph=list("abcdefg")))
+    assert choice._best(read, "f")[2] == found
+    assert asked == [(start, 2 if start == 5 else 1) for start in tried]
+
+
+def test_a_run_that_begins_further_back_holds_the_layer_and_gives_the_same():
+    """The runs around one layer that begin with an earlier one: each holds both, and in tiles is the whole."""
+    model = three(20, 8)
+    feed = nets.samples(model)
+    whole = quantize(model, feed, platform="arcs", effort="fast")
+    one = {"x": feed["x"][:1]}
+    want = Session(whole.graph).run(None, one)[0]
+    nodes = list(whole.graph.graph)
+    first, *_, last = [i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt"]
+    runs = runs_from(nodes, first, nodes[last])
+    assert runs
+    for run in runs:
+        assert (run.nodes[0], nodes[last] in run.nodes) == (nodes[first], True)
+        copy = ir.clone(whole.graph)
+        twins = dict(zip(whole.graph.graph, copy.graph, strict=True))
+        twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
+        emit(copy, twin, [(rows, twin.tile(rows)) for rows in ((0, 7), (7, 20))])
+        np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)

@@ -24,12 +24,14 @@ from ...packing import packing, prices_of
 from ..judge import Judged, Ready, make_ready, verdict
 from ..memory.needs import least_needs
 from ..memory.plan import MemoryPlan, plan_memory, room
-from ..options import Options
+from ..options import SHARE, Options
 from .candidates import Candidate, candidates
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
 from .speed import Found, faster
 
-__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "safest", "shell"]
+__all__ = [
+    "Judgement", "arguments", "choose", "chosen", "keeping", "plain_options", "safest", "shell", "worth_keeping",
+]  # fmt: skip
 
 #: The share of the time that constants in shared memory must save, unless time is all: they lie there for good.
 _WORTH = 0.05
@@ -79,7 +81,7 @@ def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool,
     first = _first(ready, target, base)
     if prices_of(target) is None and objective != TIME:
         return Judgement(first[0].words(base), first[1])
-    worth = None if not keeps else 0.0 if objective == TIME else _WORTH
+    worth = None if not keeps else worth_keeping(objective)
     candidate, said = faster(ready, target, base, first, worth)
     return Judgement(candidate.words(base), said, first[1])
 
@@ -101,6 +103,16 @@ def chosen(ready: Ready, target: Target, base: Options) -> Judgement:
     """Return the first arguments under which a graph that was read with `base` is right, and the verdict."""
     candidate, said = _first(ready, target, base)
     return Judgement(candidate.words(base), said)
+
+
+def worth_keeping(objective: str) -> float:
+    """Return the share of the time that constants in shared memory must save."""
+    return 0.0 if objective == TIME else _WORTH
+
+
+def keeping(words: Iterable[str]) -> bool:
+    """Whether constants lie in shared memory under the packer's arguments `words`."""
+    return f"params:{SHARE}" in " ".join(words)
 
 
 def _first(ready: Ready, target: Target, base: Options) -> Found:

@@ -20,7 +20,7 @@ from ..options import Options
 from .candidates import Candidate, can_be_named, followed
 from .mending import rank
 
-__all__ = ["Found", "faster", "weight"]
+__all__ = ["Found", "faster", "savable", "weight"]
 
 #: A candidate and the verdict under it.
 Found = tuple[Candidate, Judged]
@@ -50,7 +50,7 @@ def faster(ready: Ready, target: Target, base: Options, found: Found, worth: flo
     net = found[1].net
     if worth is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
         return found  # a LayerNormInt may write behind its plan, where the constants would lie
-    if found[0].prefetch and _savable(found[1], target) <= worth * _weight(found[1], target):
+    if found[0].prefetch and savable(found[1], target) <= worth * _weight(found[1], target):
         return found
     kept = replace(found[0], shared=True)
     return (
@@ -58,7 +58,7 @@ def faster(ready: Ready, target: Target, base: Options, found: Found, worth: flo
     )
 
 
-def _savable(said: Judged, target: Target) -> float:
+def savable(said: Judged, target: Target) -> float:
     """Return the cycles that constants in shared memory save at most, where they are prefetched.
 
     Kernels take as long as before: only waits, copies of data, and what has no bound can go.
