@@ -31,6 +31,7 @@ REASONS = {
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
     "lingeronnx/flow/trials/host_offload.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
     "lingeronnx/flow/trials/host_offload.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
+    "lingeronnx/flow/prepare/states.py:_GATES": "a rule of thumb: what gates are bent by; measured then",
     "lingeronnx/passes/folding/scalar_inputs.py:_COMPARED": "which side of each is the larger one",
     "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each",
     "lingeronnx/ops/macs.py:_NONE": "operators of other domains",

@@ -2,9 +2,9 @@
 
 A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so that each part keeps
 its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them. Where
-it has not, cells may stay in float: every call adds a little to them, which eight bits lose. So may the steps of a
-recurrent layer that is written out, where a model runs in parts anyway: its products with x, for all steps, are the
-chip's.
+it has not, cells may stay in float: every call adds a little to them, which eight bits lose. So may the gates, but not
+their products; and the steps of a recurrent layer that is written out, where a model runs in parts anyway: its products
+with x, for all steps, are the chip's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from ...run.runners import reads
 from ...targets import Target
 from ..partition import Partition
 
-__all__ = ["advice", "apart", "cells", "into_states", "proposals", "recurrences", "wide_states"]
+__all__ = ["advice", "apart", "cells", "gates", "into_states", "proposals", "recurrences", "wide_states"]
 
 _WORTH = 4  # multiply-accumulates for each number that a step writes
 _WANTED = "a step of a recurrent layer, and cells are wanted on the host"
+_GATES = ("HardSigmoid", "Sigmoid", "Tanh")
 _SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
 
 
@@ -99,6 +100,37 @@ def cells(model: ir.Graph, state: Mapping[str, str], target: Target) -> dict[str
         return {}
     why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
     return dict.fromkeys((str(node.name) for node in between), why)
+
+
+def gates(model: ir.Graph, state: Mapping[str, str], target: Target, masks: bool = False) -> dict[str, str]:
+    """Return {node: why} of `cells` and all that only they read, back to the layers; none where there are no cells.
+
+    These are the gates' sums and curves: a gate near 1 keeps a cell for long, and how long is decided by 1 minus it, of
+    which steps of 1/128 leave little. masks : products by a gate elsewhere and what only they read, too.
+    """
+    found = cells(model, state, target)
+    if not found:
+        return {}
+    why = "it makes a gate of products, which 8 bits lose before a state: measured, that is better"
+    for node in reversed(list(model.graph)):
+        readers = [use.node for v in node.outputs for use in v.uses()]
+        leaves = any(v.is_graph_output() for v in node.outputs)
+        only = bool(readers) and not leaves and all(str(reader.name) in found for reader in readers)
+        if (only and _is_light(node, target)) or (masks and _masks(node)):
+            found.setdefault(str(node.name), why)
+    return found
+
+
+def _is_light(node: ir.Node, target: Target) -> bool:
+    """Whether it works number by number, or only moves data."""
+    known = operators.ACTIVATIONS | operators.ARITHMETIC.keys()
+    return macs(node) == 0 and (node.op_type in known or _moves(node, target))
+
+
+def _masks(node: ir.Node) -> bool:
+    """Whether it multiplies by a gate."""
+    makers = (ir.producer(value) for value in node.inputs)
+    return node.op_type == "Mul" and any(maker is not None and maker.op_type in _GATES for maker in makers)
 
 
 def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:

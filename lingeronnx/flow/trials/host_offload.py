@@ -2,7 +2,7 @@
 
 Eight bits are few for a power spectrum, or for positions within a picture. What a graph has of such nodes before its
 first layers, or behind its last, is a candidate: the model is quantized both ways, and the evidence decides. So are the
-cells of states that are fed back (`states.cells`).
+cells of states that are fed back (`states.cells`), and their gates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...run.data import Progress
 from ..planning.refinement import refined
 from ..planning.scale_sources import plan_for
 from ..prepare.preparation import Prepared
-from ..prepare.states import cells, recurrences
+from ..prepare.states import cells, gates, recurrences
 from ..report.comparison import Compared, compared
 from ..report.report import float_nodes
 from .evidence import level, levels
@@ -30,6 +30,7 @@ _BENT = operators.ACTIVATIONS | {"Softmax"}
 _LAYERS = 1  # a front without a logarithm or a power may have: a transform written as a convolution
 _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
 _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
+_GATE_GAIN = 0.3  # dB of an output below the next
 _LEAST = 30.0  # dB: where an output or a part of it is below that, more is tried than the usual
 _EXACT = 60.0  # dB: what a part has beyond that is no loss
 
@@ -53,6 +54,8 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
         tries.insert(0, (_light(prepared), _CELL_GAIN))
     if conf.cells == "auto":
         tries.append((cells(prepared.graph, conf.state, prepared.target), _CELL_GAIN))
+    if conf.cells != "chip" and lost[0]:
+        tries += [(gates(prepared.graph, conf.state, prepared.target, masks), _GATE_GAIN) for masks in (False, True)]
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
     if conf.effort == "fast" or not prepared.data.rereadable:
         fast = conf.effort == "fast"

@@ -9,9 +9,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.flow.prepare.selectors import select
-from lingeronnx.flow.prepare.states import into_states
+from lingeronnx.flow.prepare.states import cells, gates, into_states
 from lingeronnx.flow.trials import host_offload
 from lingeronnx.graph import ir
+from lingeronnx.targets import by_name
 from tests import nets
 
 RNG = np.random.default_rng(0)
@@ -224,6 +225,68 @@ def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
     report = lo.quantize(_counter(), _calls(300), platform="generic", state={"next": "c"}).report
     assert not report.float_nodes
     assert report.outputs["y"]["sqnr"] > 25
+
+
+def _gated() -> ir.Graph:
+    """A cell c' = f*c + softsign(g) that forgets slowly, f = sigmoid(a + b + bias), and a mask for what comes out.
+
+    1 - f is 1/60 and f has steps of 1/128, so a float cell alone is not enough. No chip has Softsign: the graph is not
+    chip-ready anyway.
+    """
+    w, near = np.random.default_rng(5).standard_normal((2, 6, 4)).astype(np.float32)
+    weights = {"big": 0.3 * w, "back": 0.3 * near, "bias": np.float32([4.5, 4, 4.2, 3.8]), "w": w, "v": near,
+               "u": np.eye(4, dtype=np.float32)}  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "big"], ["there"], name="there"),
+        helper.make_node("MatMul", ["x", "back"], ["again"], name="again"),
+        helper.make_node("Add", ["there", "again"], ["sum"], name="sum"),
+        helper.make_node("Add", ["sum", "bias"], ["decided"], name="biased"),
+        helper.make_node("Sigmoid", ["decided"], ["f"], name="forget"),
+        helper.make_node("MatMul", ["x", "w"], ["g"], name="new"),
+        helper.make_node("Softsign", ["g"], ["bent"], name="bend"),
+        helper.make_node("Mul", ["f", "c"], ["kept"], name="kept"),
+        helper.make_node("Add", ["kept", "bent"], ["next"], name="cell"),
+        helper.make_node("MatMul", ["next", "u"], ["m"], name="mask_layer"),
+        helper.make_node("Sigmoid", ["m"], ["mask"], name="mask"),
+        helper.make_node("MatMul", ["x", "v"], ["spectrum"], name="spectrum"),
+        helper.make_node("Mul", ["spectrum", "mask"], ["masked"], name="masked"),
+        helper.make_node("MatMul", ["masked", "u"], ["y"], name="last"),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 6]), ("c", ["N", 4])], ["y", "next"])
+
+
+def test_gates_go_back_to_the_layers() -> None:
+    model, state, chip = _gated(), {"next": "c"}, by_name("venus")
+    assert set(cells(model, state, chip)) == {"kept", "cell"}
+    step = {"kept", "cell", "forget", "biased", "sum", "bend"}
+    assert set(gates(model, state, chip)) == step
+    assert set(gates(model, state, chip, masks=True)) == step | {"masked", "mask"}
+    assert not gates(model, state, by_name("generic"), masks=True)  # it has 16 bits for states
+    assert not gates(model, {}, chip, masks=True)
+
+
+def test_what_others_read_is_no_gate() -> None:
+    """A sum that is an output, or that a layer reads, stays where it is; so does what only it reads."""
+    model = _gated()
+    model.graph.outputs.append(next(v for v in ir.values(model) if v.name == "decided"))
+    found = set(gates(model, {"next": "c"}, by_name("venus")))
+    assert found == {"kept", "cell", "forget", "bend"}
+
+
+@pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
+def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -> None:
+    rng = np.random.default_rng(4)
+    calls = [{"x": rng.uniform(-1, 1, (1, 6)).astype(np.float32)} for _ in range(300)]
+    told: dict[str, lo.Report] = {}
+    for where in ("auto", "chip"):
+        told[where] = lo.quantize(
+            _gated(), calls, platform=platform, state={"next": "c"}, max_parts=9, cells=where
+        ).report
+    why = {node.node: node.why for node in (*told["auto"].float_nodes, *told["auto"].host_part)}
+    assert "makes a gate of products" in why["sum"]
+    assert not {"there", "again", "new", "spectrum"} & why.keys()
+    assert "sum" not in {node.node for node in (*told["chip"].float_nodes, *told["chip"].host_part)}
+    assert told["auto"].outputs["next"]["sqnr"] > told["chip"].outputs["next"]["sqnr"] + 3
 
 
 @pytest.mark.slow
