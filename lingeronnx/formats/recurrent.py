@@ -62,15 +62,11 @@ _FURTHER = (
 )
 
 
-def _array(value: ir.Value | None) -> np.ndarray | None:
-    """Return a constant of an integer graph: an initializer, or what a Constant node holds."""
-    maker = ir.producer(value)
-    return np.asarray(ir.attr(maker, "value")) if maker is not None and maker.op_type == "Constant" else ir.const(value)
-
-
 def _weights(node: ir.Node) -> list[int]:
     """Return the indices of the two weights of an integer node, in any variant."""
-    arrays = {index: _array(value) for index, value in enumerate(node.inputs) if index and value is not None}
+    arrays = {
+        index: ir.written_constant(value) for index, value in enumerate(node.inputs) if index and value is not None
+    }
     return [
         index
         for index, a in arrays.items()
@@ -138,7 +134,7 @@ class Recurrent(Format):
 
     def operands(self, node: ir.Node) -> list[int]:
         """The input, lengths and states, but for constants."""
-        return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
+        return [0, *(index for index in _extras(node).values() if ir.written_constant(node.inputs[index]) is None)]
 
     def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the sequence."""

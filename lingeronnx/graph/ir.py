@@ -336,6 +336,14 @@ def clone(model: Graph) -> Graph:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
+def written_constant(value: Value | None) -> np.ndarray | None:
+    """Return the constant that `value` is: an initializer, or what a Constant node holds; None where it is computed."""
+    maker = producer(value)
+    if maker is not None and maker.op_type == "Constant" and not maker.domain and "value" in maker.attributes:
+        return np.asarray(attr(maker, "value"))
+    return const(value)
+
+
 def const(value: Value | None) -> np.ndarray | None:
     """Return the constant held by `value` (an initializer that is not a graph input), or None.
 

@@ -163,7 +163,7 @@ class Writer:
 
     def _node(self, form: Format, node: ir.Node) -> None:
         attrs = attributes(form, node)
-        consts = {i: a for i, value in enumerate(node.inputs) if (a := _constant(value)) is not None}
+        consts = {i: a for i, value in enumerate(node.inputs) if (a := ir.written_constant(value)) is not None}
         told = form.read_scales(attrs)
         for index in form.operands(node):
             self._enter(node.inputs[index], told.get(index))
@@ -288,14 +288,6 @@ def _told(model: ir.Graph, name: str, scale: float | Sequence[float]) -> bool:
     if array is not None and array.ndim > 1:  # of groups: told is the scale of their products
         return False
     return array is None or np.array_equal(scale_of(array), np.asarray(scale, np.float32))
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return a constant of an integer graph: an initializer, or what a Constant node holds."""
-    maker = ir.producer(value)
-    if maker is not None and maker.op_type == "Constant" and not maker.domain:
-        return np.asarray(ir.attr(maker, "value"))
-    return ir.const(value)
 
 
 def _table(node: ir.Node) -> bool:

@@ -101,8 +101,7 @@ class ComparedTensor:
         if self.window is not None:
             low, high = self.window
             x, whole = np.clip(x, low, high), np.clip(whole, low, high)
-            zero = form.q.zero_point if form is not None and y.dtype.kind in "iu" else 0
-            y = np.maximum(y, y.dtype.type(zero)) if form is not None else np.clip(y, low, high)
+            y = np.clip(y, low, high) if form is None else _held_within(y, form, high)
             self.seen = self.seen or PairMeasures()
             self.seen.add(x, y, form, whole)
         factor = (1.0,) if form is None else form.factor
@@ -327,6 +326,16 @@ def _batch_first(array: np.ndarray, user: _Recurrent) -> np.ndarray:
     return turned.reshape(*turned.shape[:2], -1)
 
 
+def _held_within(y: np.ndarray, form: StoredForm, high: float) -> np.ndarray:
+    """Return `y`, which is held as `form`, between 0 and what `high` is there."""
+    whole = y.dtype.kind in "iu"
+    y = np.maximum(y, y.dtype.type(form.q.zero_point if whole else 0))
+    if not math.isfinite(high):
+        return y
+    end = np.full((1,) * y.ndim, high)
+    return np.minimum(y, form.integers(end, y.dtype) if whole else (end * form.factors(y.ndim)).astype(y.dtype))
+
+
 def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:
     """Return what the Relus and Clips from 0 that alone read a tensor let through; None where others read it."""
     value = None if graph is None or node is None else next((v for v in node.outputs if v.name == name), None)
@@ -337,10 +346,10 @@ def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[fl
 
 
 def _passes(node: ir.Node) -> tuple[float, float] | None:
-    if is_relu(node):
-        return 0.0, np.inf
     limits = bounds(node) if node.op_type == "Clip" and not node.domain else None
-    return (0.0, limits[1]) if limits is not None and limits[0] == 0 else None
+    if limits is None:
+        return (0.0, np.inf) if is_relu(node) else None
+    return (0.0, limits[1]) if limits[0] == 0 else None
 
 
 def samples_at_once(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:

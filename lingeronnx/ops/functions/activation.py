@@ -26,7 +26,7 @@ def bounds(node: ir.Node) -> tuple[float, float] | None:
     ends = []
     for index, (name, none) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
         value = node.inputs[index] if len(node.inputs) > index else None
-        array = ir.const(value)
+        array = ir.written_constant(value)  # a graph that was not normalised yet has Constant nodes
         if value is not None and array is None:
             return None
         if array is not None and array.size != 1:

@@ -1,14 +1,17 @@
 """Two models joined tensor by tensor: transforms are divided out, local errors stay local, no split of data matters."""
 
 import numpy as np
+import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.analysis.compare.join import Join, join
+from lingeronnx.analysis.compare.join import ComparedTensor, Join, join
 from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, PlannedSource, source
+from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
-from tests.nets import asymmetric, branches, concat, depthwise, plain, quantized, residual, samples
+from lingeronnx.plan import Affine
+from tests.nets import Net, asymmetric, branches, concat, depthwise, plain, quantized, residual, samples
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 
 
@@ -138,3 +141,29 @@ def test_states_are_fed_back_each_side_its_own():
     assert row.pair.mse == pytest.approx(float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6)
     assert row.local is not None
     assert row.local.sqnr >= row.pair.sqnr - 1
+
+
+@pytest.mark.parametrize("factor", [(1.0,), (1.0, 2.0)])
+def test_what_a_clip_cuts_is_no_error(factor):
+    """Held up to 7.9 or 3.97, where the model goes to 20 and a Clip at 3 follows: nothing is lost."""
+    form = StoredForm(Affine(16.0, 8), factor)
+    x = np.linspace(-20, 20, 640, dtype=np.float32).reshape(2, 2, 160)
+    y = form.integers(np.round(x * 16) / 16, np.dtype(np.int8))
+    row = ComparedTensor("t", ("Conv", "Conv2dInt"), ("", ""), window=(0.0, 3.0))
+    row.judge(np.round(x * 16) / 16, y, form, x)
+    assert row.seen.sqnr == np.inf
+    free = ComparedTensor("t", ("Conv", "Conv2dInt"), ("", ""), window=(0.0, np.inf))
+    free.judge(np.round(x * 16) / 16, y, form, x)
+    assert free.seen.sqnr < 10
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["initializers", "Constant nodes"])
+def test_the_window_of_a_clip(stored):
+    """Its ends are read from initializers and from Constant nodes."""
+    net = Net(4, 8, 8)
+    ends = [np.array(end, np.float32) for end in (0.0, 6.0)]
+    held = [net.const(e) if stored else net.node("Constant", value=onnx.numpy_helper.from_array(e)) for e in ends]
+    net.node("Clip", net.node("Conv", "x", net.const(np.ones((4, 4, 1, 1), np.float32)), out="c"), *held, out="y")
+    model = net.graph("y")
+    rows = join(source(model), source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}).rows
+    assert next(row.window for row in rows.values() if row.kinds[0] == "Conv") == (0.0, 6.0)
