@@ -228,6 +228,11 @@ CASES = {
         [(node("Mul", MAP, ["N", 1, 16, 16]), "[N,8,16,16] and [N,1,16,16]"),
          (node("Mul", MAP, ["N", 1, 1, 1]), "[N,8,16,16] and [N,1,1,1]")],
     ),
+    **{(op, "window_axes"): (
+        [node(kind, MAP, kernel_shape=[2, 2]), node(kind, ["N", 8, 16], kernel_shape=[2])],
+        [(node(kind, ["N", 8, 16], kernel_shape=[2, 2]), "2 sides, a map of 3 axes"),
+         (node(kind, ["N", 8, 4, 4, 4], kernel_shape=[2, 2, 2]), "3 sides, a map of 5 axes")],
+    ) for op, kind in POOLS},
     **{(op, "pool_strides"): (
         [node(kind, MAP, kernel_shape=[2, 2], strides=[2, 1])],
         [(node(kind, MAP, kernel_shape=[2, 2], strides=[3, 1]), "stride 3 > kernel 2")],

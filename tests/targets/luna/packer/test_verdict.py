@@ -227,7 +227,7 @@ def test_a_window_fits_the_axes_of_its_map():
     pooled = net.node("MaxPool", ["xq"], "p", (6, 8), 16.0, **sides)
     said = judge(net.model(net.linear(pooled, 4, "y")), by_name("arcs"), ["-p", "arcs"])
     assert not said.packs
-    assert [finding.value for finding in said.findings] == ["a map of 2 axes"]
+    assert [finding.value for finding in said.findings] == ["2 sides, a map of 2 axes"]
 
 
 def test_tensors_without_an_element_are_refused():

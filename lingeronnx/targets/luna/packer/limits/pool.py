@@ -20,8 +20,10 @@ __all__ = [
 
 def window_axes(node: ir.Node, target: Target) -> object:
     """a window has as many sides, 1 or 2, as its map has behind batch and channels | export the model again."""
-    shape = sizes(node.inputs[0])
-    return None if shape is None or PackedWindow.of(node) is not None else f"a map of {len(shape)} axes"
+    shape, sides = sizes(node.inputs[0]), ir.attr(node, "kernel_shape")
+    if shape is None or not sides or (len(sides) in (1, 2) and len(shape) == len(sides) + 2):
+        return None
+    return f"{len(sides)} sides, a map of {len(shape)} axes"
 
 
 def pool_strides(node: ir.Node, target: Target) -> object:
