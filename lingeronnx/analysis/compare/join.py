@@ -101,7 +101,7 @@ class ComparedTensor:
         if self.window is not None:
             low, high = self.window
             x, whole = np.clip(x, low, high), np.clip(whole, low, high)
-            y = np.clip(y, low, high) if form is None else _held_within(y, form, high)
+            y = np.clip(y, low, high) if form is None else form.between(y, high)
             self.seen = self.seen or PairMeasures()
             self.seen.add(x, y, form, whole)
         factor = (1.0,) if form is None else form.factor
@@ -324,16 +324,6 @@ def _batch_first(array: np.ndarray, user: _Recurrent) -> np.ndarray:
     """Return Y, [T, D, N, H] or batch first [N, T, D, H], as [N, T, D * H]."""
     turned = array if user.batch_first else array.transpose(2, 0, 1, 3)
     return turned.reshape(*turned.shape[:2], -1)
-
-
-def _held_within(y: np.ndarray, form: StoredForm, high: float) -> np.ndarray:
-    """Return `y`, which is held as `form`, between 0 and what `high` is there."""
-    whole = y.dtype.kind in "iu"
-    y = np.maximum(y, y.dtype.type(form.q.zero_point if whole else 0))
-    if not math.isfinite(high):
-        return y
-    end = np.full((1,) * y.ndim, high)
-    return np.minimum(y, form.integers(end, y.dtype) if whole else (end * form.factors(y.ndim)).astype(y.dtype))
 
 
 def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:

@@ -46,6 +46,16 @@ class StoredForm:
         steps = self.factors(rank) * self.q.scale
         return (self.q.low - self.q.zero_point) / steps, (self.q.high - self.q.zero_point) / steps
 
+    def between(self, array: np.ndarray, high: float) -> np.ndarray:
+        """Return integers, or reals as they are stored, cut at what 0 and `high` of the user's tensor are there."""
+        whole = array.dtype.kind in "iu"
+        array = np.maximum(array, array.dtype.type(self.q.zero_point if whole else 0))
+        if not np.isfinite(high):
+            return array
+        end = np.full((1,) * array.ndim, high)
+        stored = self.integers(end, array.dtype) if whole else (end * self.factors(array.ndim)).astype(array.dtype)
+        return np.minimum(array, stored)
+
     def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
         return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
