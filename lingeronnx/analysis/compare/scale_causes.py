@@ -84,8 +84,9 @@ def _scale(row: ComparedTensor) -> str:
 
 
 def _error(row: ComparedTensor, scale: float) -> float | None:
-    """Return the square error of all values seen at a scale: what is cut off, and 1/12 step^2 for each that is not 0.
+    """Return the square error of all values seen at a scale: what is cut off, and what rounding takes.
 
+    Rounding takes values below half a step as a whole, and 1/12 step^2 of others, as of evenly spread ones.
     None where that cuts off too many, and where channels have factors of their own, which a histogram does not tell.
     """
     assert row.held is not None
@@ -97,7 +98,8 @@ def _error(row: ComparedTensor, scale: float) -> float | None:
     beyond_ends = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
     if counts[beyond_ends != 0].sum() > _CLIPPED * counts.sum():
         return None
-    return float((counts * (np.square(beyond_ends) + (stored != 0) / 12)).sum()) / scale**2
+    rounding = np.where(np.abs(stored) < 0.5, np.square(stored), 1 / 12)
+    return float((counts * (np.square(beyond_ends) + rounding)).sum()) / scale**2
 
 
 def _stored(row: ComparedTensor) -> tuple[float, float]:
