@@ -21,7 +21,7 @@ from ...flow.partition import Partition
 from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
-from ...run.runners.float_fallbacks import constant, submodel
+from ...run.runners.float_fallbacks import submodel
 from ...run.session import Session
 
 __all__ = ["FINE", "IntegerOperator", "KernelRunner", "kernels"]
@@ -91,7 +91,7 @@ def kernels(
     for node, op in planned.parts.nodes:
         if ir.written_name(node) in tensors:
             inputs = {ir.read_name(node, index): _origins(planned, node, index, tensors) for index in op.data(node)}
-            reads = frozenset(str(v.name) for v in node.inputs if v is not None and constant(v) is None)
+            reads = frozenset(str(v.name) for v in node.inputs if v is not None and ir.written_constant(v) is None)
             forms = _forms(planned, node, op, fine, wide)
             found[str(node.name)] = IntegerOperator(inputs, reads, ir.written_name(node), forms)
     return found
@@ -134,7 +134,7 @@ def _fine(q: Affine, fine: Affine) -> Affine:
 def _alone(planned: Planned, node: ir.Node, op: Op, held: Mapping[str, Affine]) -> bytes:
     """Return the integer graph of one node, real numbers in and out."""
     values = {str(v.name): v for v in node.inputs if v is not None}
-    constants = {name: array for name, value in values.items() if (array := constant(value)) is not None}
+    constants = {name: array for name, value in values.items() if (array := ir.written_constant(value)) is not None}
     inputs = {name: value for name, value in values.items() if name not in constants}
     outputs = {str(v.name): v for v in node.outputs if v.name and (v.uses() or v.is_graph_output())}
     graph = ir.from_proto(submodel(planned.graph, [node], inputs, [*outputs], constants))

@@ -20,7 +20,7 @@ from .sessions import ort_session
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["FloatFallback", "OpenedFallbacks", "constant", "reads", "submodel"]
+__all__ = ["FloatFallback", "OpenedFallbacks", "reads", "submodel"]
 
 #: Float nodes opened in onnxruntime, by what they and their constants are.
 OpenedFallbacks = dict[bytes, "OrtSession"]
@@ -44,16 +44,8 @@ def reads(node: ir.Node) -> Iterator[ir.Value | None]:
                     yield value
 
 
-def constant(value: ir.Value) -> np.ndarray | None:
-    """Return what a value holds: an initializer, or the value of a Constant node."""
-    maker = value.producer()
-    if maker is not None and maker.op_type == "Constant" and not maker.domain:
-        return np.asarray(ir.attr(maker, "value")) if "value" in maker.attributes else None
-    return ir.const(value)
-
-
 def _held(value: ir.Value) -> np.ndarray:
-    array = constant(value)
+    array = ir.written_constant(value)
     assert array is not None
     return array
 
@@ -135,7 +127,7 @@ class FloatFallback(PlainKernel):
             for value in reads(node):
                 if value is None or value.name in inside:
                     continue
-                (constants if constant(value) is not None else seen)[str(value.name)] = value
+                (constants if ir.written_constant(value) is not None else seen)[str(value.name)] = value
         self.inputs = tuple(seen)
         self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
         self.names = tuple(str(node.name) for node in nodes)

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...ops.macs import macs
-from .float_fallbacks import constant, reads, submodel
+from .float_fallbacks import reads, submodel
 from .sessions import ort_session
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _leading_to(model: ir.Graph, wanted: Collection[str]) -> list[ir.Node]:
 
 
 def _is_constant(node: ir.Node) -> bool:
-    return constant(node.outputs[0]) is not None
+    return ir.written_constant(node.outputs[0]) is not None
 
 
 def _grouped(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection[str]) -> list[list[ir.Node]]:
@@ -121,7 +121,7 @@ def _grouped(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection
 def _piece(nodes: Sequence[ir.Node], shown: Collection[str]) -> Piece:
     made = {str(value.name) for node in nodes for value in node.outputs}
     read = {str(v.name): v for node in nodes for v in reads(node) if v is not None and v.name not in made}
-    held = {name: array for name, value in read.items() if (array := constant(value)) is not None}
+    held = {name: array for name, value in read.items() if (array := ir.written_constant(value)) is not None}
     outputs = [str(v.name) for v in nodes[-1].outputs if v.name and (v.uses() or v.name in shown)]
     return Piece(
         [str(node.name) for node in nodes],
