@@ -23,7 +23,7 @@ from .windows.average import split_average
 from .windows.channels import split_channels
 from .windows.deconv_groups import separate_groups
 from .windows.depthwise import split_depthwise
-from .windows.dilation import expand_dilation
+from .windows.dilation import expand_dilation, rows_of_phases
 from .windows.enlarge import enlarge_kernel
 from .windows.kernel import split_kernel
 from .windows.max_pool import split_max_pool
@@ -35,6 +35,7 @@ from .windows.upsample import phases_of_lines
 __all__ = ["REWRITES", "Fitted", "FitRewrite", "fit"]
 
 REWRITES: tuple[FitRewrite, ...] = (
+    FitRewrite("rows-of-phases", rows_of_phases),
     FitRewrite("expand-dilation", expand_dilation),
     FitRewrite("split-depthwise", split_depthwise),
     FitRewrite("other-stride", other_stride),

@@ -40,6 +40,10 @@ TABLE = {
         {"g": positive(8), "b": rand(8), "m": rand(8), "k": positive(8)}),
     "ConvTranspose of a line": ("line", "z = ConvTranspose<strides = [2], pads = [1, 1]>(c, k)", {"k": rand(8, 8, 4)}),
     "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
+    "a dilated kernel along a line": (
+        "line", "z = Conv<pads = [16, 0], dilations = [8]>(c, k)", {"k": rand(8, 8, 3)}),
+    "zeros around a line": ("line", "z = Pad(c, p)", {"p": np.array([0, 0, 2, 0, 0, 3])}),
+    "zeros around a map": ("map", "s = Relu(c) z = Pad(s, p)", {"p": np.array([0, 0, 1, 0, 0, 0, 0, 2])}),
     "a stride of 3": ("map", "z = Conv<strides = [3, 3], pads = [1, 1, 1, 1]>(c, k)", {"k": rand(8, 8, 3, 3)}),
     "channel shuffle": ("map", NHALF, SHUFFLED),
     "channel shuffle, batch spelled out": (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formats import PAD
 from ...graph import ir
 from ...ops import float_op
 from ...targets import Target
@@ -19,7 +18,7 @@ __all__ = ["explicit_pad"]
 def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
     conv = conv_of(node, target)
-    if conv is None or target.conv is None or not target.runs(PAD.name):
+    if conv is None or target.conv is None:
         return None
     below = target.breaks(node, "pad-ahead")
     if not target.breaks(node, "explicit-pad") and not below:
@@ -37,7 +36,7 @@ def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
     op, _ = float_op(make.nodes[0], target)
-    if op is None or op.violations(make.nodes[0], target):
+    if op is None or not op.available(target) or op.violations(make.nodes[0], target):
         make.undo()
         return None
     model.graph.insert_before(node, make.nodes[0])
