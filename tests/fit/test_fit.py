@@ -184,10 +184,15 @@ def test_padding_in_a_node_of_its_own():
     assert done[0].what == "pads [4, 3, 0, 0] made [3, 2, 0, 0], the rest in a Pad before"
 
 
-def test_padding_stays_where_there_is_no_pad():
-    (found,) = refuses(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS)
+def test_padding_is_a_convolution_where_there_is_no_pad():
+    mends(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS, ["Pad", "Conv"])
+    mends(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS, ["Pad", "Conv"])
+
+
+def test_padding_stays_where_no_convolution_fits():
+    """A map of one row is lower than a kernel of two taps."""
+    (found,) = refuses(conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0]), ARCS)
     assert "pads are at most" in found.rule
-    refuses(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS)  # its Pad takes four axes only
 
 
 # ---- channels --------------------------------------------------------------------------------------------------------

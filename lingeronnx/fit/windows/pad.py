@@ -28,7 +28,7 @@ def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     most = [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel] * 2
     rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]
     kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
-    if rank != 2 or not any(rest):
+    if not any(rest):
         return None
     make = Maker(model, node)
     source = ir.source(node)

@@ -5,8 +5,8 @@ A convolution by one tap of 1 among zeros, with ``k - 1`` zeros on both sides, m
     y[t] = x[t - (k - 1) + j]       t = 0 .. n + k - 2
 
 ``j`` zeros of these stand behind it and ``k - 1 - j`` before it. An axis with more than the largest kernel has room for
-takes several; a kernel is not larger than the map. What is padded is seen as an image: two axes at the end of a tensor of four as they are, else one axis
-after the other, with all axes before it as channels and all behind it as columns.
+takes several; a kernel is not larger than the map. What is padded is seen as an image: the two last of four axes as
+they are, else one axis after the other, with all axes before it as channels and all behind it as columns.
 """
 
 from __future__ import annotations
