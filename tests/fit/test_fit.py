@@ -191,8 +191,8 @@ def test_padding_is_a_convolution_where_there_is_no_pad():
 
 def test_padding_stays_where_no_convolution_fits():
     """A map of one row is lower than a kernel of two taps."""
-    (found,) = refuses(conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0]), ARCS)
-    assert "pads are at most" in found.rule
+    found = refuses(conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0]), ARCS)
+    assert any("pads are at most" in each.rule for each in found)
 
 
 # ---- channels --------------------------------------------------------------------------------------------------------
