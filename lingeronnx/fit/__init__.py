@@ -16,6 +16,7 @@ from ..targets import Target
 from ._base import FitRewrite, Fitted
 from .affine import normalize_constant
 from .bounds import distance_to_bound
+from .broadcast import equal_operands
 from .epsilon import smaller_input
 from .resize import repeat_elements
 from .unroll import unroll
@@ -48,6 +49,7 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("split-channels", split_channels),
     FitRewrite("separate-groups", separate_groups),
     FitRewrite("unroll", unroll),
+    FitRewrite("equal-operands", equal_operands),
     FitRewrite("smaller-input", smaller_input),
     FitRewrite("distance-to-bound", distance_to_bound),
     FitRewrite("phases-of-lines", phases_of_lines, absent=True),

@@ -12,10 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
-from ...ops import float_op
 from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
-from .._base import Maker, by, conv_of
+from .._base import Maker, by, conv_of, runs
 
 __all__ = ["expand_dilation", "rows_of_phases"]
 
@@ -80,7 +79,7 @@ def rows_of_phases(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str,
     result[1 + axis] = written * dilation
     value = make.reshape(value, result, "joined")
     make.crop(value, 2 + axis, cut, cut + wanted, "cut")
-    if not all(_runs(each, target) for each in make.nodes if each.op_type in ("Pad", "Conv")):
+    if not all(runs(each, target) for each in make.nodes if each.op_type in ("Pad", "Conv")):
         make.undo()
         return None
     make.done()
@@ -100,8 +99,3 @@ def _one_kernel(g: ConvGeometry, target: Target) -> int:
     """Return the largest kernel of a line that needs no second one."""
     assert target.conv is not None
     return target.conv.max_kernel_1d if g.group == 1 else target.conv.max_kernel
-
-
-def _runs(node: ir.Node, target: Target) -> bool:
-    op, _ = float_op(node, target)
-    return op is not None and op.available(target) and not op.violations(node, target)

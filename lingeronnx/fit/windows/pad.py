@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir
-from ...ops import float_op
 from ...targets import Target
-from .._base import Maker, conv_of
+from .._base import Maker, conv_of, runs
 
 __all__ = ["explicit_pad"]
 
@@ -35,8 +34,7 @@ def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
     shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
-    op, _ = float_op(make.nodes[0], target)
-    if op is None or not op.available(target) or op.violations(make.nodes[0], target):
+    if not runs(make.nodes[0], target):
         make.undo()
         return None
     model.graph.insert_before(node, make.nodes[0])
