@@ -36,6 +36,7 @@ from ._pass import (
 from ._record import Record
 from .axes.batch_first import batch_first
 from .axes.channels import channels
+from .axes.constant_rows import constant_rows
 from .axes.dense_order import dense_order
 from .axes.layout import layout
 from .axes.merge_axes import merge_axes
@@ -137,6 +138,7 @@ PASSES = (
     Pass("zero-states", zero_states, _LINE, ensures=_LINE, left=begins_with_a_state),
     Pass("drop-identity", drop_identity, _ALL, ensures=_ALL, left=of("Identity")),
     Pass("constant-reshape", constant_reshape, _ALL, ensures=_ALL, left=is_computed),
+    Pass("constant-rows", constant_rows, _ALL, ensures=_ALL),
     Pass("batch-first", batch_first, _ALL, ensures=_ALL),
     Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
     Pass("recurrent", recurrent, _ALL, ensures=_ALL, left=of("LSTM", "GRU")),

@@ -42,6 +42,9 @@ TABLE = {
     "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
     "a dilated kernel along a line": (
         "line", "z = Conv<pads = [16, 0], dilations = [8]>(c, k)", {"k": rand(8, 8, 3)}),
+    "excitation of a line": (
+        "line", "r = Relu(c) p = GlobalAveragePool(r) s = Sigmoid(p) z = Mul(r, s)", {}),
+    "a map for all channels": ("map", "r = Relu(c) s = Conv(r, k) z = Mul(r, s)", {"k": rand(1, 8, 1, 1)}),
     "zeros around a line": ("line", "z = Pad(c, p)", {"p": np.array([0, 0, 2, 0, 0, 3])}),
     "zeros around a map": ("map", "s = Relu(c) z = Pad(s, p)", {"p": np.array([0, 0, 1, 0, 0, 0, 0, 2])}),
     "a stride of 3": ("map", "z = Conv<strides = [3, 3], pads = [1, 1, 1, 1]>(c, k)", {"k": rand(8, 8, 3, 3)}),

@@ -26,6 +26,7 @@ from ...graph.batch_axes import KEY, note_batch_axes, tell_batch_axes
 from ...run.data import InputSpec
 from ...run.runners import FloatRunner, input_specs
 from .._pass import Answer, Reason
+from ..axes.constant_rows import pad_and_add
 from ..folding.constants import fold_constants
 from ..folding.zero_states import zero_states
 
@@ -192,6 +193,8 @@ def _free(model: ir.Graph, size: int, inside: bool = False) -> bool:
             _free_states(model, node)
         elif node.op_type == "Expand":
             _free_expand(model, node, size, shapes)
+        elif node.op_type == "Concat" and size == 1:
+            pad_and_add(model, node, shapes.get(ir.written_name(node), ()))
         elif size > 1:
             _one_row(model, node, size, shapes)
     axes = {name: spec.axis for name, spec in _batched(model).items()}
