@@ -189,7 +189,7 @@ class Pad(Spread):
             low.emit(formats.PAD, node, inputs, _attributes(node, low))
             return
         q, value = low.written(node), low.integer(node, 0)
-        source, result = (list(ir.known_shape(v))[1:] for v in (node.inputs[0], node.outputs[0]))
+        source, result = ([int(d or 1) for d in ir.known_shape(v)[1:]] for v in (node.inputs[0], node.outputs[0]))
         for number, step in enumerate(steps):
             if step.source != source:
                 value = low.insert(
@@ -205,8 +205,8 @@ class Pad(Spread):
         low.emit(formats.RESHAPE, node, [value, _sizes(node, low, "shape", result)], {})
 
 
-def _sizes(node: ir.Node, low: Lowering, what: str, shape: Sequence[int | None]) -> ir.Value:
-    return low.array(f"{node.outputs[0].name}_{what}_sizes", np.array([1, *(int(d or 1) for d in shape)], np.int64))
+def _sizes(node: ir.Node, low: Lowering, what: str, shape: Sequence[int]) -> ir.Value:
+    return low.array(f"{node.outputs[0].name}_{what}_sizes", np.array([1, *shape], np.int64))
 
 
 def _constants(node: ir.Node, low: Lowering, what: str, pads: Sequence[int]) -> list[ir.Value]:
