@@ -74,6 +74,7 @@ from .layers.layer_norm import layer_norm
 from .layers.linear import linear
 from .layers.plain_conv import plain_conv
 from .layers.recurrent import is_batch_first, recurrent, time_first
+from .layers.reduced import reduced
 from .layers.scaled_product import scaled_product
 from .layers.sequence_pool import sequence_pool
 
@@ -158,6 +159,7 @@ PASSES = (
     Pass("fold-affine", fold_affine, _ALL, ensures=_ALL),
     Pass("min-max", min_max, _ALL, ensures=_ALL, left=of("Min", "Max")),
     Pass("clip", clip, _LINE, ensures=_LINE),
+    Pass("reduced", reduced, _ALL, ensures=_ALL),
     Pass("sequence-pool", sequence_pool, _ALL, ensures=_ALL),
     Pass("average-pool", average_pool, _ALL, ensures=_ALL, left=of("GlobalAveragePool", "GlobalMaxPool")),
     Pass("split", split, _ALL, ensures=_ALL, left=of("Split")),

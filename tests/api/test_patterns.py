@@ -42,6 +42,9 @@ TABLE = {
     "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
     "a dilated kernel along a line": (
         "line", "z = Conv<pads = [16, 0], dilations = [8]>(c, k)", {"k": rand(8, 8, 3)}),
+    "mean over channels": (
+        "map", "r = Relu(c) m = ReduceMean<axes = [1]>(r) s = Conv(m, k) z = Add(r, s)", {"k": rand(8, 1, 1, 1)}),
+    "sum of a line": ("rows", "r = Relu(c) s = ReduceSum<keepdims = 1>(r, k) z = Add(r, s)", {"k": np.array([1])}),
     "excitation of a line": (
         "line", "r = Relu(c) p = GlobalAveragePool(r) s = Sigmoid(p) z = Mul(r, s)", {}),
     "a map for all channels": ("map", "r = Relu(c) s = Conv(r, k) z = Mul(r, s)", {"k": rand(1, 8, 1, 1)}),
