@@ -14,21 +14,25 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.builder import Builder
-from .._pass import Answer
+from .._pass import Answer, Reason
 
 __all__ = ["constant_rows", "pad_and_add"]
 
 
 def constant_rows(model: ir.Graph) -> Answer:
     """Rewrite each Concat of one tensor and constants for each sample."""
-    done = [
-        pad_and_add(model, node, shape)
-        for node in list(model.graph)
-        if node.op_type == "Concat" and not node.domain and (shape := ir.shape(node.outputs[0])) and shape[0] is None
-    ]
-    if any(done):
+    changed, why = 0, list[Reason]()
+    for node in list(model.graph):
+        shape = ir.shape(node.outputs[0]) if node.op_type == "Concat" and not node.domain else None
+        if shape is None or not shape or shape[0] is not None:
+            continue
+        done = pad_and_add(model, node, shape)
+        changed += done
+        if not done and any(ir.const(value) is not None for value in node.inputs):
+            why.append(Reason(node, "not one tensor among constants for each sample, or a size is not known"))
+    if changed:
         ir.remove_unused(model)
-    return Answer(sum(done))
+    return Answer(changed, why)
 
 
 def pad_and_add(model: ir.Graph, node: ir.Node, shape: Sequence[int | None]) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.builder import Builder
-from .._pass import Answer
+from .._pass import Answer, Reason
 
 __all__ = ["reduced"]
 
@@ -26,7 +26,22 @@ _POOLS = {"ReduceMean": "AveragePool", "ReduceSum": "AveragePool", "ReduceMax": 
 
 def reduced(model: ir.Graph) -> Answer:
     """Rewrite the reductions of `model` that are not seen to elsewhere."""
-    return Answer(sum(_pool(model, node) for node in list(model.graph) if node.op_type in _POOLS and not node.domain))
+    changed, why = 0, list[Reason]()
+    for node in list(model.graph):
+        if node.op_type not in _POOLS or node.domain or _is_known(node):
+            continue
+        done = _pool(model, node)
+        changed += done
+        if not done:
+            why.append(Reason(node, "its axes are no neighbours within a sample, or a size is not known"))
+    return Answer(changed, why)
+
+
+def _is_known(node: ir.Node) -> bool:
+    """Whether `sequence_pool` or `average_pool` sees to it."""
+    rank = len(ir.shape(node.inputs[0]) or ())
+    axes = sorted(axis % rank for axis in ir.axes(node) or ()) if rank else []
+    return node.op_type != "ReduceSum" and (rank == 3 and len(axes) == 1 or rank == 4 and axes == [2, 3])
 
 
 def _pool(model: ir.Graph, node: ir.Node) -> bool:
@@ -36,9 +51,6 @@ def _pool(model: ir.Graph, node: ir.Node) -> bool:
         return False
     axes = sorted(axis % len(source) for axis in told)
     if axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)) or ir.shape(node.outputs[0]) is None:
-        return False
-    known = len(source) == 3 and len(axes) == 1 or len(source) == 4 and axes == [2, 3]
-    if known and node.op_type != "ReduceSum":
         return False
     sizes = [int(d or 1) for d in source]
     before, length, behind = (
