@@ -70,6 +70,7 @@ def ports_of(whole: ir.Graph, chip: ir.Graph, run: SampleRun, state: Mapping[str
     state : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked through.
     Raises ConstraintError for a scale that is no power of two.
     """
+    values = {str(v.name): v for v in ir.values(whole)}
     inputs = []
     for value in chip.graph.inputs:
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
@@ -77,11 +78,11 @@ def ports_of(whole: ir.Graph, chip: ir.Graph, run: SampleRun, state: Mapping[str
         inputs.append(_port(str(value.name), tensor, run))
     outputs = []
     for value in chip.graph.outputs:
-        node = ir.producer(value)
+        node = ir.producer(values.get(str(value.name)))  # the chip's form may hold its integers by another name
         form = None if node is None else integer_format(node)
         behind = ir.read_name(node) if node is not None and form is DEQUANT else str(value.name)
         outputs.append(_port(str(value.name), behind, run))
-    values, shapes = {str(v.name): v for v in ir.values(whole)}, run.shapes
+    shapes = run.shapes
     ins = [str(moved_from(values[port.name], shapes).name) for port in inputs]
     outs = [port.name for port in outputs]
     pairs, on_host = [], {}

@@ -16,6 +16,7 @@ from ..targets import Target
 from ._base import FitRewrite, Fitted
 from .affine import normalize_constant
 from .bounds import distance_to_bound
+from .broadcast import equal_operands
 from .epsilon import smaller_input
 from .resize import repeat_elements
 from .unroll import unroll
@@ -23,7 +24,7 @@ from .windows.average import split_average
 from .windows.channels import split_channels
 from .windows.deconv_groups import separate_groups
 from .windows.depthwise import split_depthwise
-from .windows.dilation import expand_dilation
+from .windows.dilation import expand_dilation, rows_of_phases
 from .windows.enlarge import enlarge_kernel
 from .windows.kernel import split_kernel
 from .windows.max_pool import split_max_pool
@@ -35,6 +36,7 @@ from .windows.upsample import phases_of_lines
 __all__ = ["REWRITES", "Fitted", "FitRewrite", "fit"]
 
 REWRITES: tuple[FitRewrite, ...] = (
+    FitRewrite("rows-of-phases", rows_of_phases),
     FitRewrite("expand-dilation", expand_dilation),
     FitRewrite("split-depthwise", split_depthwise),
     FitRewrite("other-stride", other_stride),
@@ -47,6 +49,7 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("split-channels", split_channels),
     FitRewrite("separate-groups", separate_groups),
     FitRewrite("unroll", unroll),
+    FitRewrite("equal-operands", equal_operands),
     FitRewrite("smaller-input", smaller_input),
     FitRewrite("distance-to-bound", distance_to_bound),
     FitRewrite("phases-of-lines", phases_of_lines, absent=True),

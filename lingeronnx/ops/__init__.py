@@ -28,9 +28,10 @@ from .layers.pool import AVERAGE, MaxPool
 from .layers.recurrent import LSTM, Gru
 from .layers.softmax import LogSoftmax, Softmax
 from .moves.concat import Concat
+from .moves.pad import Pad
 from .moves.select import Gather, Slice
 from .moves.shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
-from .moves.spread import Expand, Pad, Resize, Tile
+from .moves.spread import Expand, Resize, Tile
 from .scaling import ScalePair, Scaling, own_scale
 
 __all__ = [

@@ -36,6 +36,7 @@ from ._pass import (
 from ._record import Record
 from .axes.batch_first import batch_first
 from .axes.channels import channels
+from .axes.constant_rows import constant_rows
 from .axes.dense_order import dense_order
 from .axes.layout import layout
 from .axes.merge_axes import merge_axes
@@ -73,6 +74,7 @@ from .layers.layer_norm import layer_norm
 from .layers.linear import linear
 from .layers.plain_conv import plain_conv
 from .layers.recurrent import is_batch_first, recurrent, time_first
+from .layers.reduced import reduced
 from .layers.scaled_product import scaled_product
 from .layers.sequence_pool import sequence_pool
 
@@ -137,6 +139,7 @@ PASSES = (
     Pass("zero-states", zero_states, _LINE, ensures=_LINE, left=begins_with_a_state),
     Pass("drop-identity", drop_identity, _ALL, ensures=_ALL, left=of("Identity")),
     Pass("constant-reshape", constant_reshape, _ALL, ensures=_ALL, left=is_computed),
+    Pass("constant-rows", constant_rows, _ALL, ensures=_ALL),
     Pass("batch-first", batch_first, _ALL, ensures=_ALL),
     Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
     Pass("recurrent", recurrent, _ALL, ensures=_ALL, left=of("LSTM", "GRU")),
@@ -156,6 +159,7 @@ PASSES = (
     Pass("fold-affine", fold_affine, _ALL, ensures=_ALL),
     Pass("min-max", min_max, _ALL, ensures=_ALL, left=of("Min", "Max")),
     Pass("clip", clip, _LINE, ensures=_LINE),
+    Pass("reduced", reduced, _ALL, ensures=_ALL),
     Pass("sequence-pool", sequence_pool, _ALL, ensures=_ALL),
     Pass("average-pool", average_pool, _ALL, ensures=_ALL, left=of("GlobalAveragePool", "GlobalMaxPool")),
     Pass("split", split, _ALL, ensures=_ALL, left=of("Split")),

@@ -40,6 +40,16 @@ TABLE = {
         {"g": positive(8), "b": rand(8), "m": rand(8), "k": positive(8)}),
     "ConvTranspose of a line": ("line", "z = ConvTranspose<strides = [2], pads = [1, 1]>(c, k)", {"k": rand(8, 8, 4)}),
     "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
+    "a dilated kernel along a line": (
+        "line", "z = Conv<pads = [16, 0], dilations = [8]>(c, k)", {"k": rand(8, 8, 3)}),
+    "mean over channels": (
+        "map", "r = Relu(c) m = ReduceMean<axes = [1]>(r) s = Conv(m, k) z = Add(r, s)", {"k": rand(8, 1, 1, 1)}),
+    "sum of a line": ("rows", "r = Relu(c) s = ReduceSum<keepdims = 1>(r, k) z = Add(r, s)", {"k": np.array([1])}),
+    "excitation of a line": (
+        "line", "r = Relu(c) p = GlobalAveragePool(r) s = Sigmoid(p) z = Mul(r, s)", {}),
+    "a map for all channels": ("map", "r = Relu(c) s = Conv(r, k) z = Mul(r, s)", {"k": rand(1, 8, 1, 1)}),
+    "zeros around a line": ("line", "z = Pad(c, p)", {"p": np.array([0, 0, 2, 0, 0, 3])}),
+    "zeros around a map": ("map", "s = Relu(c) z = Pad(s, p)", {"p": np.array([0, 0, 1, 0, 0, 0, 0, 2])}),
     "a stride of 3": ("map", "z = Conv<strides = [3, 3], pads = [1, 1, 1, 1]>(c, k)", {"k": rand(8, 8, 3, 3)}),
     "channel shuffle": ("map", NHALF, SHUFFLED),
     "channel shuffle, batch spelled out": (

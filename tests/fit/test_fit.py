@@ -157,11 +157,11 @@ def test_a_weight_that_is_computed_stays():
 def test_dilation_is_spread_and_empty_parts_are_left_out():
     """A 3x3 kernel of dilation 2 is a 5x5 one; of dilation 4 a 9x9 one, split in 5 and 4: every part has taps."""
     mends(conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"])
-    model = conv((2, 20, 20), (3, 2, 2, 1), dilations=[11, 1])
+    model = conv((2, 20, 20), (3, 2, 2, 2), dilations=[11, 1])
     done = mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
-    assert done[0].what == "kernel 2x1 with dilation 11x1 written as 12x1 with zeros"
+    assert done[0].what == "kernel 2x2 with dilation 11x1 written as 12x2 with zeros"
     assert done[0].cost == "exact"
-    refuses(conv((2, 90, 20), (3, 2, 3, 1), dilations=[40, 1]), VENUS)
+    refuses(conv((2, 90, 20), (3, 2, 3, 2), dilations=[40, 1]), VENUS)
 
 
 def test_one_dimensional_dilation_on_a_chip_that_dilates_images():
@@ -184,10 +184,15 @@ def test_padding_in_a_node_of_its_own():
     assert done[0].what == "pads [4, 3, 0, 0] made [3, 2, 0, 0], the rest in a Pad before"
 
 
-def test_padding_stays_where_there_is_no_pad():
-    (found,) = refuses(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS)
-    assert "pads are at most" in found.rule
-    refuses(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS)  # its Pad takes four axes only
+def test_padding_is_a_convolution_where_there_is_no_pad():
+    mends(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS, ["Pad", "Conv"])
+    mends(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS, ["Pad", "Conv"])
+
+
+def test_padding_stays_where_no_convolution_fits():
+    """A map of one row is lower than a kernel of two taps."""
+    found = refuses(conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0]), ARCS)
+    assert any("pads are at most" in each.rule for each in found)
 
 
 # ---- channels --------------------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ def doubled(shape):
 
 #: Rewrite -> a model that breaks the limit it is for, the platform, the operators that one step leaves.
 OWN = {
+    "rows-of-phases": (lambda: conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS,
+                       ["Pad", "Reshape", "Conv", "Reshape", "Slice"]),
     "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
     "split-depthwise": (lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4), VENUS,
                         ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]),

@@ -319,9 +319,9 @@ CASES = {
         [node("Gelu", ["N", 128])], [(node("Gelu", ["N", 2, 129]), "[N,2,129]")]
     ),
     ("iqPad", "pad_form"): (
-        [node("Pad", MAP, numbers=[[0, 0, 1, 1, 0, 0, 1, 1]])],
+        [node("Pad", MAP, numbers=[[0, 0, 1, 1, 0, 0, 1, 1]]), node("Pad", ["N", 3, 4], numbers=[[0, 0, 1, 0, 0, 1]])],
         [(node("Pad", MAP, numbers=[[0, 0, 1, 1, 0, 0, 1, 1]], mode="edge"), "edge, 4 axes"),
-         (node("Pad", ["N", 3, 4], numbers=[[0, 0, 1, 0, 0, 1]]), "constant, 3 axes")],
+         (node("Pad", ["N", 3, 4], numbers=[[0, 0, 1, 0, 0, 1]], mode="edge"), "edge, 3 axes")],
     ),
 }  # fmt: skip
 #: Constraints that venus has no need of, by a row that has.

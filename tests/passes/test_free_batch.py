@@ -38,6 +38,22 @@ def build(name, n):
     return graph(f"g ({given.format(n=n)}) => ({out.format(n=n)}) {{ {body} }}", **held)
 
 
+HEADS = """t = Transpose<perm = [1, 0, 2]>(x) h = Reshape(t, s) q = Transpose<perm = [1, 0, 2]>(h)
+    k = Transpose<perm = [1, 2, 0]>(h) a = MatMul(q, k) b = MatMul(a, q) c = Transpose<perm = [1, 0, 2]>(b)
+    m = Reshape(c, r) w = Reshape(m, u) y = Transpose<perm = [1, 0, 2]>(w)"""
+
+
+def test_heads_are_folded_into_a_batch_behind_the_first_axis():
+    """As torch writes attention for one sample: [T, 1, E] to [T, 1*H, D], and back by [T*1, E]."""
+    sizes = {"s": np.array([5, 2, 4]), "r": np.array([5, 8]), "u": np.array([5, 1, 8])}
+    text = f"g (float[1,5,8] x) => (float[1,5,8] y) {{ {HEADS} }}"
+    model = graph(text, **sizes)
+    assert changes(free_batch, model) == 1
+    x = rand(3, 5, 8)
+    want = [outputs(graph(text, **sizes), {"x": x[i : i + 1]})["y"] for i in range(3)]
+    np.testing.assert_allclose(outputs(model, {"x": x})["y"], np.concatenate(want), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("n", (1, 4))
 @pytest.mark.parametrize("name", FREED)
 def test_freed(name, n):

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formats import PAD
 from ...graph import ir
-from ...ops import float_op
 from ...targets import Target
-from .._base import Maker, conv_of
+from .._base import Maker, conv_of, runs
 
 __all__ = ["explicit_pad"]
 
@@ -19,7 +17,7 @@ __all__ = ["explicit_pad"]
 def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
     conv = conv_of(node, target)
-    if conv is None or target.conv is None or not target.runs(PAD.name):
+    if conv is None or target.conv is None:
         return None
     below = target.breaks(node, "pad-ahead")
     if not target.breaks(node, "explicit-pad") and not below:
@@ -29,15 +27,14 @@ def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     most = [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel] * 2
     rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]
     kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
-    if rank != 2 or not any(rest):
+    if not any(rest):
         return None
     make = Maker(model, node)
     source = ir.source(node)
     pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
     shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
-    op, _ = float_op(make.nodes[0], target)
-    if op is None or op.violations(make.nodes[0], target):
+    if not runs(make.nodes[0], target):
         make.undo()
         return None
     model.graph.insert_before(node, make.nodes[0])

@@ -26,6 +26,7 @@ from ...graph.batch_axes import KEY, note_batch_axes, tell_batch_axes
 from ...run.data import InputSpec
 from ...run.runners import FloatRunner, input_specs
 from .._pass import Answer, Reason
+from ..axes.constant_rows import pad_and_add
 from ..folding.constants import fold_constants
 from ..folding.zero_states import zero_states
 
@@ -47,10 +48,11 @@ def free_batch(model: ir.Graph) -> Answer:
     if size is None:
         return Answer(0, _unlike(model, specs))
     small = _small(specs)
-    trial = ir.clone(model)
-    if small and _free(trial, size) and _same(model, trial, size):
-        _free(model, size)
-        return Answer(1)
+    for inside in (False, True):
+        trial = ir.clone(model)
+        if small and _free(trial, size, inside) and _same(model, trial, size):
+            _free(model, size, inside)
+            return Answer(1)
     if not told and _freed_elsewhere(model, specs):
         return Answer(1)
     if size == 1:
@@ -173,8 +175,8 @@ def _feed(model: ir.Graph, seed: int) -> _Feed:
     return feed
 
 
-def _free(model: ir.Graph, size: int) -> bool:
-    """Rewrite what spells N out; False where the model does not run on synthetic inputs."""
+def _free(model: ir.Graph, size: int, inside: bool = False) -> bool:
+    """Rewrite what spells N out; False where the model does not run on synthetic inputs. inside : see `_place`."""
     fold_constants(model)
     runner = FloatRunner(model)
     try:
@@ -186,11 +188,13 @@ def _free(model: ir.Graph, size: int) -> bool:
         if node.domain:
             continue
         if node.op_type == "Reshape":
-            _free_reshape(model, node, size, shapes)
+            _free_reshape(model, node, size, shapes, inside)
         elif node.op_type in operators.RECURRENT and size == 1:
             _free_states(model, node)
         elif node.op_type == "Expand":
             _free_expand(model, node, size, shapes)
+        elif node.op_type == "Concat" and size == 1:
+            pad_and_add(model, node, shapes.get(ir.written_name(node), ()))
         elif size > 1:
             _one_row(model, node, size, shapes)
     axes = {name: spec.axis for name, spec in _batched(model).items()}
@@ -208,20 +212,36 @@ def _free(model: ir.Graph, size: int) -> bool:
     return True
 
 
-def _free_reshape(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _free_reshape(
+    model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]], inside: bool
+) -> None:
     """Write the target with 0 or -1 where the batch is: on axis 0, or, where that is something else, behind it."""
     before, after = (shapes.get(n, ()) for n in (ir.read_name(node), ir.written_name(node)))
     target = ir.const(node.inputs[1])
     if target is None or not before or not after or 0 in (*before, *after):
         return
     node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
-    if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
-        at = after.index(size, 1)
+    at = _place(before, after, size, inside)
+    if at:
         array = np.array([*after[:at], -1, *after[at + 1 :]], np.int64)
     else:  # an axis 0 of more than the one sample has the batch folded into it
         same = before[0] == after[0] and (size > 1 or before[0] == 1)
         array = np.array([0 if same else -1, *after[1:]], np.int64)
     ir.set_constant(model, node, 1, array, "free")
+
+
+def _place(before: tuple[int, ...], after: tuple[int, ...], size: int, inside: bool) -> int:
+    """Return the axis of a Reshape's result that the batch is on, or folded into.
+
+    inside : a batch of one sample behind the first axis is folded into the axis in its place, as the heads of attention
+    are, [T, 1, E] to [T, 1*H, D]; not into the last one.
+    """
+    if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
+        return after.index(size, 1)
+    if not (inside and size == 1 and 1 in before[1:] and before[0] != 1):
+        return 0
+    at = before.index(1, 1)
+    return at if before[:at] == after[:at] and at < len(after) - 1 else 0
 
 
 def _free_expand(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -1,0 +1,73 @@
+"""Operands of different sizes where the platform wants equal ones: exact.
+
+A product by one number for a whole row of axes, ``[N, C, T] * [N, C, 1]``, is one over an image with one number per
+channel, which chips have. Every other smaller operand is repeated to the sizes of the result.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..graph import ir
+from ..targets import Target
+from ._base import Maker, runs
+
+__all__ = ["equal_operands"]
+
+
+def equal_operands(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Give the two operands of a sum, a difference or a product the same sizes, or a number per channel."""
+    if node.domain or node.op_type not in ("Add", "Sub", "Mul") or any(ir.const(v) is not None for v in node.inputs):
+        return None
+    shapes = [ir.shape(value) or () for value in (*node.inputs, node.outputs[0])]
+    if len({len(shape) for shape in shapes}) > 1 or any(None in shape[1:] for shape in shapes):
+        return None
+    left, right, result = ([int(d or 0) for d in shape[1:]] for shape in shapes)
+    make = Maker(model, node)
+    if node.op_type == "Mul" and (rows := _rows(left, right, result)) is not None:
+        _by_channels(make, result, rows)
+        what = "a product by one number per row, written as one per channel of an image"
+    elif left != right:
+        _repeated(make, [left, right], result)
+        what = "the smaller operand is repeated to the sizes of the result"
+    else:
+        return None
+    if not all(runs(each, target) for each in make.nodes):
+        make.undo()
+        return None
+    make.done()
+    return what, "exact"
+
+
+def _rows(left: list[int], right: list[int], result: list[int]) -> int | None:
+    """Return how many of the first axes both operands have whole, where one has no others; None for other operands."""
+    if result not in (left, right) or left == right:
+        return None
+    small = left if right == result else right
+    rows = next((i for i in range(len(small), 0, -1) if small[i - 1] != 1), 0)
+    return rows if rows and small[:rows] == result[:rows] else None
+
+
+def _by_channels(make: Maker, result: list[int], rows: int) -> None:
+    channels, each = math.prod(result[:rows]), math.prod(result[rows:])
+    operands = []
+    for index, value in enumerate(make.node.inputs):
+        assert value is not None
+        count = math.prod(int(d or 1) for d in (ir.shape(value) or ())[1:])
+        operands.append(make.reshape(value, [channels, count // channels, 1], f"image{index}"))
+    batch: ir.Size = (make.result.shape or ["N"])[0]
+    make.reshape(make("Mul", operands, [batch, channels, each, 1], "by_channel"), result, "joined")
+
+
+def _repeated(make: Maker, sizes: list[list[int]], result: list[int]) -> None:
+    batch: ir.Size = (make.result.shape or ["N"])[0]
+    operands = []
+    for index, (value, own) in enumerate(zip(make.node.inputs, sizes, strict=True)):
+        assert value is not None
+        if own != result:
+            shape = make.constant(np.array([1, *result], np.int64), f"sizes{index}")
+            value = make("Expand", [value, shape], [batch, *result], f"repeated{index}")
+        operands.append(value)
+    make(make.node.op_type, operands, [batch, *result], "equal")
