@@ -65,9 +65,9 @@ def advise(
         if name in by_layer and by_layer[name].order < 2:
             continue
         finding = broken(row, closer, explained(name, 1))
-        few_bits = name in by_layer or explained(name, 2) or weights(row, join, before[name], by_layer) is not None
-        if finding is not None and finding.kind in VAGUE and few_bits:
-            continue  # these explain an error, but no Relu that is missing
+        vague = finding is not None and finding.kind in VAGUE  # few bits explain that, but no Relu that is missing
+        if vague and (name in by_layer or explained(name, 2) or weights(row, join, before[name], by_layer)):
+            continue
         if finding is not None and all(finding.layer != other.layer for other in by_layer.values() if other.order < 2):
             by_layer[name] = finding
     for name, row in rows.items():
