@@ -13,6 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...errors import ConfigError
+from ...flow.prepare.selectors import select_tensors
 from ...graph import ir
 from ...run.origin import made_with
 from .channel_causes import costs_little, large, weights
@@ -20,7 +22,7 @@ from .finding import LayerFinding
 from .first_responses import Answered
 from .input_causes import inputs
 from .join import ComparedTensor, Join
-from .layer_causes import broken
+from .layer_causes import VAGUE, broken
 from .layer_examiner import LayerExaminer
 from .scale_causes import held_wrong, same_scale
 
@@ -47,11 +49,11 @@ def advise(
         return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
     closer = LayerExaminer(join, feeds)
-    calibrated = closer.made and _calibrated(join)
+    calibrated, fixed = closer.made and _calibrated(join), _fixed(join)
     for name, row in rows.items():
         if name in by_layer:
             continue
-        finding = held_wrong(row, {p: rows[p] for p in before[name]}, by_layer)
+        finding = held_wrong(row, {p: rows[p] for p in before[name]}, by_layer, name in fixed)
         if finding is not None and finding.kind == "scale too small" and calibrated:
             finding = large(row, join) or replace(finding, order=3)  # what the rules bind it to has set it
         if finding is not None:
@@ -60,10 +62,13 @@ def advise(
         if name not in by_layer and not explained(name, 1) and (finding := large(row, join)) is not None:
             by_layer[name] = finding
     for name, row in rows.items():
-        if name in by_layer:
+        if name in by_layer and by_layer[name].order < 2:
             continue
-        finding = broken(row, closer, explained(name, 2))
-        if finding is not None and all(finding.layer != other.layer for other in by_layer.values()):
+        finding = broken(row, closer, explained(name, 1))
+        vague = finding is not None and finding.kind in VAGUE  # few bits explain that, but no Relu that is missing
+        if vague and (name in by_layer or explained(name, 2) or weights(row, join, before[name], by_layer)):
+            continue
+        if finding is not None and all(finding.layer != other.layer for other in by_layer.values() if other.order < 2):
             by_layer[name] = finding
     for name, row in rows.items():
         if name in by_layer or explained(name, 1):
@@ -81,6 +86,20 @@ def _calibrated(join: Join) -> bool:
     overrides = {} if given is None else given.get("overrides", {})
     own = overrides.values() if isinstance(overrides, dict) else [overrides]
     return given is not None and all(isinstance(said, dict) and "scale" not in said for said in own)
+
+
+def _fixed(join: Join) -> frozenset[str]:
+    """Return the tensors whose scale the user has given, as far as what is analysed says so."""
+    given = None if join.other.graph is None else made_with(join.other.graph)
+    overrides = {} if given is None else given.get("overrides", {})
+    model = join.base.graph
+    if not isinstance(overrides, dict) or model is None:
+        return frozenset()
+    chosen = [selector for selector, own in overrides.items() if isinstance(own, dict) and "scale" in own]
+    try:
+        return frozenset(name for selector in chosen for name in select_tensors(model, selector))
+    except ConfigError:  # it was made from another model
+        return frozenset()
 
 
 def options(findings: Sequence[LayerFinding]) -> str:

@@ -28,7 +28,7 @@ _RARE = 15.0  # times its root mean square that a channel reaches where its larg
 class StoredRanges:
     """What the channels of a tensor reach as they are stored, float64 [C] each.
 
-    reach : the largest |x|. power : its root mean square. moving : the reach of those that change. middle : of the
+    reach : the largest |x|. power : its root mean square. moving : the reach of those that speak. middle : of the
     channel in the middle of these. level : in dB, what the channel in the middle is left.
     """
 
@@ -43,7 +43,7 @@ class StoredRanges:
         """Return those of a tensor that is held as `held`."""
         channels = row.channels
         reach, power = (array * np.array(held.factor) for array in (channels.reach, np.sqrt(channels.power)))
-        moving, levels = reach[~channels.still], channels.sqnr()
+        moving, levels = reach[channels.speaking], channels.sqnr()
         middle = float(np.median(moving)) if moving.size else 0.0
         return cls(reach, power, moving, middle, float(np.median(levels)) if levels.size else math.inf)
 
@@ -79,7 +79,7 @@ def _large_channels(row: ComparedTensor, ranges: StoredRanges, join: Join) -> La
     large_ones = np.flatnonzero(ranges.reach > _CHANNEL * ranges.middle)
     if ranges.middle <= 0 or ranges.level >= _POOR or not large_ones.size:
         return None
-    if ranges.power[large_ones].max() <= _CHANNEL / 2 * np.median(ranges.power[~row.channels.still]):
+    if ranges.power[large_ones].max() <= _CHANNEL / 2 * np.median(ranges.power[row.channels.speaking]):
         return None
     few = len(large_ones) <= max(1, len(ranges.reach) // 8)
     times = beyond(ranges.reach.max() / ranges.middle, _CHANNEL)

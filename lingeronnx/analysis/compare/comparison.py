@@ -123,7 +123,8 @@ class Comparison:
         head = "All options together:"
         if not whole:
             head = f"The options that give {GAIN:g} dB each (all {number(found.every)} dB):"
-        measured = f"   tried on these data, rounding alone: {number(found.value)} dB, without {number(found.now)} dB"
+        how = "weights refined" if found.refined else "rounding alone"
+        measured = f"   tried on these data, {how}: {number(found.value)} dB, without {number(found.now)} dB"
         return [head, f"   {self.options}", measured, ""]
 
     def _summary(self) -> list[str]:

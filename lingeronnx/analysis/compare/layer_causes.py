@@ -12,7 +12,10 @@ from .finding import LayerFinding, finding_of
 from .join import ComparedTensor
 from .layer_examiner import LayerExaminer
 
-__all__ = ["broken"]
+__all__ = ["VAGUE", "broken"]
+
+#: Kinds that tell of an error and not of what the layer was changed in: few bits can look so.
+VAGUE = frozenset({"wrong bias", "computes something else"})
 
 _COUNTS = 3.0  # root mean square error of a channel, in counts, that rounding does not explain
 _LOW = 15.0  # dB: the same of a whole tensor

@@ -16,9 +16,9 @@ from ...graph import ir, operators
 from ...ops import is_relu
 from ...run.metrics import decibel
 from ...run.origin import made_from
-from ..stats.channels import axis_of, laid
+from ..stats.channels import STILL, axis_of, laid
 from .join import ComparedTensor, Join
-from .sources import FloatSource, PlannedSource
+from .sources import FloatSource, Item, PlannedSource
 
 __all__ = ["LayerExaminer"]
 
@@ -42,6 +42,7 @@ class LayerExaminer:
         self._held = {name: row.held for name, row in join.rows.items() if row.held is not None}
         planned = isinstance(self._other, PlannedSource)
         self.made = planned or made_from(self._other.graph, self._base.graph)
+        self._theirs: dict[str, np.ndarray] = {}
         self._feeds = {n: a[:_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
 
     @cached_property
@@ -53,15 +54,17 @@ class LayerExaminer:
         }
 
     @cached_property
-    def _made(self) -> dict[str, np.ndarray]:
+    def _arrived(self) -> dict[str, np.ndarray]:
+        """What is analysed makes of its own inputs."""
         known = {spec.name for spec in self._other.inputs}
-        feeds = {name: array for name, array in self._feeds.items() if name in known}
-        for _ in self._other.run(feeds):
-            pass  # so that it knows its tensors' types
-        return {
-            name: array if form is None else form.real(array)
-            for name, array, form in self._other.forced(feeds, self._real)
-        }
+        self._theirs = {name: array for name, array in self._feeds.items() if name in known}
+        return _in_reals(self._other.run(self._theirs))
+
+    @cached_property
+    def _made(self) -> dict[str, np.ndarray]:
+        """What each of its layers makes of the float model's values; after a run, so that it knows tensors' types."""
+        assert self._arrived is not None
+        return _in_reals(self._other.forced(self._theirs, self._real))
 
     @cached_property
     def _wanted(self) -> dict[str, np.ndarray]:
@@ -79,14 +82,26 @@ class LayerExaminer:
         sound = np.isfinite(x) & np.isfinite(y)
         if not sound.all():
             x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
-        x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+        x, y = _moving(*(laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y)))
         arrays = x, y
         if row.window is not None:
             arrays = np.clip(x, *row.window), np.clip(y, *row.window)
         for look in (self._attributes, self._relu_left_out):
             if (cause := look(row)) is not None:
                 return cause
-        return _relu(x, y) or _order(x, y) or _order(*arrays) or _offset(*arrays) or _else(row, *arrays)
+        found = _relu(x, y) or _order(x, y) or _order(*arrays)
+        if found is None and (shift := _offset(*arrays)) is not None:
+            return _wrong_bias(shift) if self._arrives(row, shift) else None
+        return found or _else(row, *arrays)
+
+    def _arrives(self, row: ComparedTensor, shift: np.ndarray) -> bool:
+        """Whether the largest shift [C] is left in a run from the inputs: then it makes up for nothing before."""
+        x, y = self._real[row.name], self._arrived[row.name].reshape(self._real[row.name].shape)
+        x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+        if row.window is not None:
+            x, y = np.clip(x, *row.window), np.clip(y, *row.window)
+        error, worst = _flat(y - x), int(np.abs(shift).argmax())
+        return error is None or 2 * abs(float(error[worst].mean())) > abs(float(shift[worst]))
 
     def bias(self, row: ComparedTensor) -> Answer | None:
         """Return whether some of a layer's biases are at the end of their type."""
@@ -153,6 +168,10 @@ class LayerExaminer:
             node = value.producer()
 
 
+def _in_reals(items: Iterator[Item]) -> dict[str, np.ndarray]:
+    return {name: array if form is None else form.real(array) for name, array, form in items}
+
+
 def _cuts(node: ir.Node) -> bool:
     return is_relu(node) or (node.op_type == "Clip" and not node.domain)
 
@@ -165,6 +184,18 @@ def _level(x: np.ndarray, y: np.ndarray) -> float:
     """Return the SQNR in dB."""
     level = decibel(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
     return min(level, 200.0)
+
+
+def _moving(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both, the second as the first in channels that change in none: what reads these may hold the constant."""
+    a, b = _flat(x), _flat(y)
+    axis = axis_of(x.ndim)
+    if a is None or b is None or axis is None:
+        return x, y
+    size = np.maximum(np.abs(a).max(axis=1), np.abs(b).max(axis=1))
+    still = np.maximum(np.ptp(a, axis=1), np.ptp(b, axis=1)) <= STILL * size
+    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+    return x, np.where(still.reshape(shape), x, y)
 
 
 def _relu(x: np.ndarray, y: np.ndarray) -> Answer | None:
@@ -205,16 +236,18 @@ def _order(x: np.ndarray, y: np.ndarray) -> Answer | None:
     return "channels swapped", f"channels {listed} hold each other's values", "the float model's order", None
 
 
-def _offset(x: np.ndarray, y: np.ndarray) -> Answer | None:
-    """Return whether channels are shifted by a constant."""
+def _offset(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+    """Return by which constants channels are shifted, [C]; None where that does not explain the error."""
     a, b = _flat(x), _flat(y)
     if a is None or b is None:
         return None
     shift = (b - a).mean(axis=1, keepdims=True)
-    if _level(a, b - shift) < _level(a, b) + _BETTER:
-        return None
+    return None if _level(a, b - shift) < _level(a, b) + _BETTER else shift[:, 0]
+
+
+def _wrong_bias(shift: np.ndarray) -> Answer:
     worst = int(np.abs(shift).argmax())
-    return "wrong bias", f"channel {worst} is off by {float(shift[worst, 0]):.4g} on average", "0", None
+    return "wrong bias", f"channel {worst} is off by {float(shift[worst]):.4g} on average", "0", None
 
 
 def _else(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Answer | None:

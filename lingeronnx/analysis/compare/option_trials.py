@@ -1,10 +1,11 @@
 """Which of the findings' options help together: each is tried before it is advised.
 
-The float model is planned anew with the options behind those that the graph was made with, on the samples at hand, and
-the plan is computed in float: what rounding alone leaves of the outputs. What `quantize` refines beyond that is left
-out, with and without the options. A graph that does not say what it was made with is taken as it is. Each option that
-is advised is worth `GAIN`. Nothing is tried for a dump, which has no float model, and for models of very many
-multiply-accumulates.
+The float model is planned anew with the options behind those that the graph was made with, on the samples at hand.
+Where that leaves a tensor as it is without the options, its scale is the one that the graph has: calibration chose it,
+on other data. The plan is computed in float: what rounding alone leaves of the outputs. What `quantize` refines beyond
+that is left out, with and without the options; where nothing helps so, options for wrong scales are tried with refined
+weights, too. A graph that does not say what it was made with is taken as it is. Each option that is advised is worth
+`GAIN`. Nothing is tried for a dump, which has no float model, and for models of very many multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ...errors import LingerOnnxError
-from ...flow import plan_for, prepare
+from ...flow import Planned, Prepared, plan_for, prepare, refined, take_over
+from ...flow.lower import lower
+from ...flow.planning.scale_sources import plain_scales
 from ...ops.macs import macs
+from ...plan import Plan
 from ...plan.config import parse_override
 from ...run.origin import made_with
+from ...run.session import Session
 from ..stats.pair_measures import PairMeasures
 from .finding import LayerFinding
 from .join import Join
-from .sources import FloatSource, IntegerSource, PlannedSource
+from .sources import FloatSource, IntegerSource, PlannedSource, TensorSource
 
 __all__ = ["GAIN", "TriedOptions", "tried"]
 
@@ -41,13 +48,15 @@ class TriedOptions:
     """What options gave.
 
     best : those to take, none where nothing helps. value : the worst output's SQNR in dB with them; every : with all of
-    them; now : without any, planned in the same way, or of a graph that does not say what it was made with.
+    them; now : without any, planned in the same way, or of a graph that does not say what it was made with. refined :
+    whether weights were refined as `quantize` does; else it is rounding alone.
     """
 
     best: tuple[str, ...]
     value: float
     every: float
     now: float
+    refined: bool = False
 
 
 def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]) -> TriedOptions | None:
@@ -69,7 +78,18 @@ def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.n
     best, value = _grown(trial, words[:_SINGLE], now)
     if every - value >= GAIN:
         best, value = words, every
+    wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[:_SINGLE]
+    if not best and wrong and trial.refines:
+        return _refined(trial.with_refined_weights, wrong, words) or TriedOptions(best, value, every, now)
     return TriedOptions(best, value, every, now)
+
+
+def _refined(trial: _Trial, wrong: Sequence[str], words: Sequence[str]) -> TriedOptions | None:
+    """Return what the options `wrong` of all `words` give; None where none gives `GAIN`, or nothing can be tried."""
+    now = trial.value(())
+    best, value = ((), 0.0) if now is None else _grown(trial, wrong, now)
+    every = trial.value(words) if best else None
+    return None if now is None or every is None else TriedOptions(best, value, every, now, refined=True)
 
 
 def _grown(trial: _Trial, words: Sequence[str], value: float) -> tuple[tuple[str, ...], float]:
@@ -94,14 +114,13 @@ class _Trial:
         self._plan = other.plan
         self._want = {name: array for name, array, _ in base.session.tensors(feeds, self._names)}
         self.given = made_with(other.graph)
+        self._refine = False
         self._equalized = any(len(set(moved.factor)) > 1 for moved in self._plan.transforms.values())
 
     def value(self, words: Sequence[str]) -> float | None:
         """Return the SQNR in dB of the worst output under options; None where they cannot be planned."""
         try:
-            prepared = prepare(self._base.graph, self._feeds, None, self._settings(words), hold=False)
-            planned = plan_for(prepared)
-            made = PlannedSource(planned.graph, planned.plan)
+            made = self._made(self._planned(words))
             have = {name: (array, form) for name, array, form in made.run(self._feeds) if name in self._want}
         except LingerOnnxError:
             return None
@@ -111,6 +130,47 @@ class _Trial:
             pair.add(self._want[name].reshape(-1), (array if form is None else form.real(array)).reshape(-1))
             found = min(found, pair.sqnr)
         return found if have else None
+
+    @property
+    def refines(self) -> bool:
+        """Whether the graph says that it was made with weights refined."""
+        return self.given is not None and self.given.get("effort") != "fast"
+
+    @property
+    def with_refined_weights(self) -> _Trial:
+        """The same, where weights are refined and the outputs are the simulator's."""
+        trial = copy(self)
+        trial._refine = True
+        return trial
+
+    def _made(self, planned: Planned) -> TensorSource:
+        if not self._refine:
+            return PlannedSource(planned.graph, planned.plan)
+        lowered = lower(planned.parts.on(refined(planned)), planned.plan, planned.target)
+        return IntegerSource(Session(lowered.graph))
+
+    def _planned(self, words: Sequence[str]) -> Planned:
+        """Return the plan under options, with the graph's own scales where these change none."""
+        prepared = self._prepared(words)
+        planned = self._own(prepared)
+        plan, kept, moved = planned.plan, self._plan.tensors, self._plan.transforms
+        if self.given is None or plan.transforms != self._first.transforms or plan.transforms.keys() != moved.keys():
+            return planned  # channels are stored otherwise: all scales anew
+        same = {n for n, q in plan.tensors.items() if n in kept and q == self._first.tensors.get(n)}
+        tensors = {n: kept[n] if n in same else q for n, q in plan.tensors.items()}
+        return take_over(prepared, replace(plan, tensors=tensors, transforms=moved))
+
+    def _own(self, prepared: Prepared) -> Planned:
+        """Return the plan of the samples; ranges are not moved where `quantize` has found that this loses."""
+        return plain_scales(prepared) if self.refines and not self._equalized else plan_for(prepared)
+
+    @cached_property
+    def _first(self) -> Plan:
+        """The plan without options, of the samples."""
+        return self._own(self._prepared(())).plan
+
+    def _prepared(self, words: Sequence[str]) -> Prepared:
+        return prepare(self._base.graph, self._feeds, None, self._settings(words), hold=False)
 
     def _settings(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the settings of `prepare` that options stand for."""

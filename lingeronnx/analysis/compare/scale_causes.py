@@ -15,7 +15,7 @@ __all__ = ["held_wrong", "range_text", "same_scale"]
 
 _CLIPPED = 0.005  # share of values that a scale may cut off
 _USED = 0.2  # share of the integers that is too little
-_POOR = 25.0  # dB: above that a coarse scale does no harm
+_POOR = 25.0  # dB: above that a coarse scale does no harm, where the user did not choose it
 _SHARE = "{:.{d}%}"
 _FINER = 4  # powers of two that are tried, the first of them holds all values
 _BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
@@ -27,20 +27,21 @@ def same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
 
 
 def held_wrong(
-    row: ComparedTensor, before: Mapping[str, ComparedTensor], by_layer: Mapping[str, LayerFinding]
+    row: ComparedTensor, before: Mapping[str, ComparedTensor], by_layer: Mapping[str, LayerFinding], fixed: bool = False
 ) -> LayerFinding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
 
-    before : the rows that it is computed from. by_layer : what is known of them.
+    before : the rows that it is computed from. by_layer : what is known of them. fixed : whether the user gave the
+    scale; then no rule of the chip and no calibration is to blame for a coarse one.
     """
     kept = row.kinds[0] in operators.KEEP_SCALE
     shared = {name for name, other in before.items() if kept and same_scale(row, other)}
-    finding = _of_scale(row, {by_layer[name].kind for name in shared if name in by_layer})
+    finding = _of_scale(row, {by_layer[name].kind for name in shared if name in by_layer}, fixed)
     known = finding is not None and any(name in by_layer and by_layer[name].kind == finding.kind for name in before)
     return finding if not shared or known else None
 
 
-def _of_scale(row: ComparedTensor, before: Collection[str]) -> LayerFinding | None:
+def _of_scale(row: ComparedTensor, before: Collection[str], fixed: bool) -> LayerFinding | None:
     """Return what is wrong with the scale; `before` : what is, with the same scale, of what the tensor is moved from.
 
     Values that are cut off there are cut off by this scale, too, though the layer itself does no harm.
@@ -58,7 +59,7 @@ def _of_scale(row: ComparedTensor, before: Collection[str]) -> LayerFinding | No
             options=(_scale(row),),
             order=1,
         )
-    if pair.used < _USED and pair.sqnr < _POOR and pair.y.largest > 0:
+    if pair.used < _USED and pair.sqnr < (_BITS if fixed else _POOR) and pair.y.largest > 0:
         return finding_of(
             row,
             kind="scale too small",

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["ChannelSums", "axis_of", "laid"]
+__all__ = ["STILL", "ChannelSums", "axis_of", "laid"]
+
+#: Of its size: by how much a channel may change and yet be called a constant; 8 bits show nothing of it.
+STILL = 1e-3
 
 
 def axis_of(rank: int) -> int | None:
@@ -98,12 +101,18 @@ class ChannelSums:
 
     @property
     def still(self) -> np.ndarray:
-        """Which channels never change."""
-        return np.asarray(self.least == self.most)
+        """Which channels never change, or by less than 8 bits can show."""
+        size = np.maximum(np.abs(self.least), np.abs(self.most))
+        return np.asarray(self.most - self.least <= STILL * size)
+
+    @property
+    def speaking(self) -> np.ndarray:
+        """Which channels change, and are not 0 all the time to what reads them."""
+        return ~self.still & (self.power > 0)
 
     def sqnr(self) -> np.ndarray:
-        """In dB, of the channels that change; between -60 and 120."""
-        moving = ~self.still
+        """In dB, of the channels that speak; between -60 and 120."""
+        speaking = self.speaking
         with np.errstate(over="ignore"):
-            ratio = self.power[moving] / np.maximum(self.error[moving], 1e-300)
+            ratio = self.power[speaking] / np.maximum(self.error[speaking], 1e-300)
         return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)

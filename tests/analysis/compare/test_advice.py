@@ -4,12 +4,13 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.planted_faults import KINDS, NETS, _inner, _Weights, concat_scale, dense_net, judged
-from lingeronnx.analysis.compare.advice import advise
+from benchmarks.planted_faults import KINDS, NETS, _inner, _Weights, concat_scale, dense_net, judged, outlier_channel
+from lingeronnx.analysis.compare.advice import _fixed, advise
 from lingeronnx.analysis.compare.join import join
 from lingeronnx.analysis.compare.sources import source
+from lingeronnx.graph import ir
 from lingeronnx.graph.digests import whole
-from lingeronnx.run.origin import note_made
+from lingeronnx.run.origin import KEY, note_made
 from lingeronnx.run.session import Session
 from tests.examples import first
 
@@ -45,6 +46,45 @@ def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
         first = advise(joined, dense.data)[0]
         assert (first.kind == unknown.kind) == named
         assert named or first.options == ("--effort normal",)
+
+
+def test_the_scales_that_the_user_gave_are_known(dense):
+    """By tensor, by pattern or by type, as the override says it."""
+    joined = join(*map(source, (dense.model, dense.lowered)), dense.data)
+    for overrides in ({"block0_0_a": {"scale": 2.0}}, {"block0_0_[a]": {"scale": 2.0}, "scores": {"bits": 8}}):
+        note_made(joined.other.graph, whole(joined.base.graph), {"overrides": overrides})
+        assert _fixed(joined) == {"block0_0_a"}
+    note_made(joined.other.graph, whole(joined.base.graph), {"overrides": {"type:MaxPool": {"scale": 2.0}}})
+    assert _fixed(joined) == {"pool"}
+    note_made(joined.other.graph, whole(joined.base.graph), {"overrides": {"unknown": {"scale": 2.0}}})
+    assert not _fixed(joined)
+
+
+def test_few_bits_of_channels_hide_no_layer_that_is_wrong(dense):
+    """A channel that leaves the others few bits, and a Relu left out behind it: this comes first."""
+    spoiled = outlier_channel(dense, np.random.default_rng(0))
+    graph = ir.clone(spoiled.graph)
+    users = Session(graph).floats
+    (relu,) = [node for node in graph.graph if node.op_type == "Relu"
+               and users.get(ir.written_name(node), ir.written_name(node)) in spoiled.layers]  # fmt: skip
+    name = users.get(ir.written_name(relu), ir.written_name(relu))
+    for use in list(relu.outputs[0].uses()):
+        use.node.replace_input_with(use.idx, relu.inputs[0])
+    graph.graph.remove(relu)
+    joined = join(*map(source, (spoiled.model, graph)), dense.data)
+    found = advise(joined, dense.data)
+    assert (found[0].kind, found[0].layer) == ("missing Relu", name)
+    assert any(finding.kind == "outlier channel" for finding in found)
+
+
+def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
+    """Also with a channel that leaves the others few bits."""
+    for spoiled in (None, outlier_channel(dense, np.random.default_rng(0))):
+        model, graph = (dense.model, dense.lowered) if spoiled is None else (spoiled.model, spoiled.graph)
+        graph = ir.clone(graph)
+        graph.metadata_props.pop(KEY, None)
+        found = advise(join(*map(source, (model, graph)), dense.data), dense.data)
+        assert not [finding for finding in found if finding.order == 1]
 
 
 @pytest.mark.deep

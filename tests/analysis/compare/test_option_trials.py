@@ -12,7 +12,7 @@ from lingeronnx.alike import visible
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.finding import LayerFinding
 from lingeronnx.analysis.compare.first_responses import answered
-from lingeronnx.analysis.compare.option_trials import GAIN, tried
+from lingeronnx.analysis.compare.option_trials import GAIN, _Trial, tried
 from lingeronnx.analysis.compare.sources import source
 from lingeronnx.graph import ir
 from lingeronnx.run.origin import made_with
@@ -69,6 +69,46 @@ def test_options_are_tried_behind_those_that_the_graph_was_made_with() -> None:
     levels = [min(lo.compare(model, graph, WILD).outputs.values()) for graph in (made, again)]
     assert levels[1] - levels[0] > GAIN
     assert abs((levels[1] - levels[0]) - (gave.value - gave.now)) < 3
+
+
+def test_without_options_the_trial_is_the_graph() -> None:
+    """Scales of calibration, of data three times as far as those compared, are what the trial counts with."""
+    model, own = net(), {"first": {"scale": 2.0**3}}
+    levels = []
+    for data in ({"x": 3 * WILD["x"]}, WILD):
+        made = lo.quantize(model, data, platform="venus", effort="fast", overrides=own)
+        found = lo.compare(model, made, WILD)
+        levels += found.outputs.values()
+        gave = tried(found.join, [finding("--override second=scale:2^-2")], WILD)
+        assert gave.now == pytest.approx(levels[-1], abs=0.5)
+    assert levels[1] > levels[0] + 5
+
+
+def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
+    """Calibrated and compared on the same data: bit for bit the same outputs, with the options and without."""
+    model, wrong, right = net(), {"second": {"scale": 2.0**-3}}, {"second": {"scale": 2.0**-1}}
+    levels = []
+    for overrides in (wrong, right):
+        found = lo.compare(model, lo.quantize(model, WILD, platform="venus", overrides=overrides), WILD)
+        levels += found.outputs.values()
+        if overrides is wrong:
+            trial = _Trial(found.join.base, found.join.other, WILD).with_refined_weights
+    assert [trial.value(()), trial.value(("--override second=scale:2^-1",))] == pytest.approx(levels, abs=1e-6)
+
+
+def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatch) -> None:
+    """Where rounding alone tells no difference, wrong scales are tried as `quantize` makes them."""
+    made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
+    found = lo.compare(net(), made, WILD).join
+    given = _Trial.value
+    monkeypatch.setattr(_Trial, "value", lambda self, words: given(self, words) if self._refine else 20.0)
+    right = replace(finding("--override second=scale:2^-1"), order=1)
+    gave = tried(found, [right], WILD)
+    assert gave.refined
+    assert gave.best == right.options
+    assert gave.value >= gave.now + GAIN
+    assert not tried(found, [replace(right, order=2)], WILD).best
+    assert "weights refined" in replace(compared, findings=[right], tried=gave).advice()
 
 
 def test_options_that_help_nothing_are_not_advised(compared) -> None:

@@ -64,3 +64,12 @@ def test_each_channel_counts_with_its_own_factor(factor, exponent):
     """Channels of +-15 and +-1: the small one may be multiplied without need of a coarser scale."""
     x = np.random.default_rng(0).uniform(-1, 1, (500, 2, 3, 3)) * np.array([15, 1]).reshape(1, 2, 1, 1)
     assert advised(row_of(x.astype(np.float32), 2.0**9, factor)) == exponent
+
+
+def test_a_coarse_scale_is_named_sooner_where_the_user_gave_it():
+    """30 dB are left: no harm where the chip's rules may have set the scale, a loss where the user did."""
+    x = np.random.default_rng(0).uniform(-1, 1, (500, 4, 1, 1)).astype(np.float32)
+    row = row_of(x, 20.0)
+    assert 25 < row.judged.sqnr < 35
+    assert held_wrong(row, {}, {}) is None
+    assert held_wrong(row, {}, {}, fixed=True).kind == "scale too small"

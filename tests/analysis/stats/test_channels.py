@@ -49,3 +49,18 @@ def test_factors_belong_to_axis_1_of_sequences():
     array = np.arange(24).reshape(2, 3, 4)
     assert laid(array, (1.0, 2.0, 3.0)).shape == (2, 4, 3)
     assert laid(array, (1.0,)) is array
+
+
+def test_a_channel_that_8_bits_cannot_tell_from_a_constant_does_not_speak():
+    """Nor one that a Relu cuts off; the level of a channel in the middle is that of those that carry something."""
+    rng = np.random.default_rng(0)
+    x = np.maximum(rng.standard_normal((64, 4, 5, 5)), 0)
+    raw = x.copy()
+    x[:, 1], raw[:, 1] = 0.0, -rng.random(x[:, 1].shape) - 1
+    x[:, 2] = raw[:, 2] = 0.8 + 1e-5 * rng.standard_normal(x[:, 2].shape)
+    sums = ChannelSums()
+    sums.add(x, x + 0.01, raw)
+    assert sums.still.tolist() == [False, False, True, False]
+    assert sums.speaking.tolist() == [True, False, False, True]
+    assert len(sums.sqnr()) == 2
+    assert sums.sqnr().min() > 20
