@@ -89,6 +89,13 @@ class Kernel:
         """Return one kernel that does this and then `following` with the same integers, or None."""
         return None
 
+    def behind(self, rank: int) -> Kernel | None:
+        """Return the kernel that does this behind one more axis in front; None where it has none.
+
+        rank : of the inputs without that axis.
+        """
+        return None
+
     @property
     def bounds(self) -> tuple[int, int] | None:
         """(low, high) when the kernel only clamps its input, else None."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,6 +55,10 @@ class Pick(Kernel):
     def per_sample(self) -> bool:
         """Samples stay apart while axis 0 stays as it is."""
         return self.indices[0] is None if len(self.indices) else True
+
+    def behind(self, rank: int) -> Pick:
+        """Let the axis in front stay as it is."""
+        return replace(self, indices=(None, *self.indices))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the sizes of the indices."""
@@ -139,6 +143,10 @@ class Gather(PlainKernel):
         """Taking along axis 0 mixes samples."""
         return self.axis != 0
 
+    def behind(self, rank: int) -> Gather:
+        """Take along the next axis."""
+        return replace(self, axis=self.axis % rank + 1)
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""
         (x,) = specs
@@ -194,6 +202,10 @@ class Split(PlainKernel):
     def per_sample(self) -> bool:
         """Cutting axis 0 mixes samples."""
         return self.axis != 0
+
+    def behind(self, rank: int) -> Split:
+        """Cut the next axis."""
+        return replace(self, axis=self.axis % rank + 1)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> its parts."""

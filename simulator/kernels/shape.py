@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -52,6 +52,10 @@ class Concat(Kernel):
     def per_sample(self) -> bool:
         """Joining along axis 0 mixes samples."""
         return self.axis != 0
+
+    def behind(self, rank: int) -> Concat:
+        """Join along the next axis."""
+        return replace(self, axis=self.axis % rank + 1)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
@@ -146,6 +150,10 @@ class Transpose(Kernel):
     def per_sample(self) -> bool:
         """Samples stay apart while axis 0 stays first."""
         return tuple(self.perm[:1]) == (0,)
+
+    def behind(self, rank: int) -> Transpose:
+        """Let the axis in front stay there."""
+        return Transpose((0, *(axis + 1 for axis in self.perm)))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""
