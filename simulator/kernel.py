@@ -89,10 +89,10 @@ class Kernel:
         """Return one kernel that does this and then `following` with the same integers, or None."""
         return None
 
-    def behind(self, rank: int) -> Kernel | None:
-        """Return the kernel that does this behind one more axis in front; None where it has none.
+    def apart(self, rank: int) -> Kernel | None:
+        """Return the kernel that does this in a batch for each sample by itself; None where it has none.
 
-        rank : of the inputs without that axis.
+        rank : of the inputs. Asked of a kernel that mixes what lies along axis 0 of a sample.
         """
         return None
 

@@ -23,7 +23,6 @@ from functools import cache
 import numpy as np
 
 from simulator._threads import threads_asked
-from simulator.apart import Apart
 from simulator.kernel import Array, Call, Kernel, MachineError, PlainKernel, Spec, require
 from simulator.layout import LAST, PLAIN, Buffer, BuiltStep, ProgramLayout, stacked
 from simulator.worker import Worker, rows
@@ -141,8 +140,8 @@ def _follows(step: Call, specs: Mapping[str, Spec], batched: Collection[str]) ->
 
 def _apart(step: Call, specs: Mapping[str, Spec]) -> Call:
     """Return the step for each sample by itself, where there is such a kernel."""
-    kernel = step.fn.behind(len(specs[step.inputs[0]].shape)) if step.inputs else None
-    return step if kernel is None else Call(Apart(kernel), step.inputs, step.outputs)
+    kernel = step.fn.apart(len(specs[step.inputs[0]].shape)) if step.inputs else None
+    return step if kernel is None else Call(kernel, step.inputs, step.outputs)
 
 
 def _fuse(steps: Sequence[Call], kept: Collection[str]) -> list[Call]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Run, Spec, require
+from simulator.kernels.apart import Apart
 from simulator.kernels.loops._common import integer
 from simulator.kernels.loops._move import physical, strided, taken
 from simulator.native import Loop
@@ -56,9 +57,9 @@ class Pick(Kernel):
         """Samples stay apart while axis 0 stays as it is."""
         return self.indices[0] is None if len(self.indices) else True
 
-    def behind(self, rank: int) -> Pick:
-        """Let the axis in front stay as it is."""
-        return replace(self, indices=(None, *self.indices))
+    def apart(self, rank: int) -> Apart:
+        """Pick from the rows of each sample."""
+        return Apart(replace(self, indices=(None, *self.indices)))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the sizes of the indices."""
@@ -143,9 +144,9 @@ class Gather(PlainKernel):
         """Taking along axis 0 mixes samples."""
         return self.axis != 0
 
-    def behind(self, rank: int) -> Gather:
-        """Take along the next axis."""
-        return replace(self, axis=self.axis % rank + 1)
+    def apart(self, rank: int) -> Apart:
+        """Take from the rows of each sample."""
+        return Apart(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""
@@ -203,9 +204,9 @@ class Split(PlainKernel):
         """Cutting axis 0 mixes samples."""
         return self.axis != 0
 
-    def behind(self, rank: int) -> Split:
-        """Cut the next axis."""
-        return replace(self, axis=self.axis % rank + 1)
+    def apart(self, rank: int) -> Apart:
+        """Cut the rows of each sample."""
+        return Apart(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> its parts."""
