@@ -89,6 +89,13 @@ class Kernel:
         """Return one kernel that does this and then `following` with the same integers, or None."""
         return None
 
+    def apart(self, rank: int) -> Kernel | None:
+        """Return the kernel that does this in a batch for each sample by itself; None where it has none.
+
+        rank : of the inputs. Asked of a kernel that mixes what lies along axis 0 of a sample.
+        """
+        return None
+
     @property
     def bounds(self) -> tuple[int, int] | None:
         """(low, high) when the kernel only clamps its input, else None."""

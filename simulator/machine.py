@@ -68,7 +68,11 @@ def compile(
     specs, batched = _infer(steps, inputs)
     kept = set(specs) if keep is None else set(keep)
     require(kept <= set(specs), f"no step makes {sorted(kept - set(specs))}, which shall be kept")
-    follows = all(_follows(step, specs, batched) for step in steps) and all(_one(spec) for spec in inputs.values())
+    follows = all(_one(spec) for spec in inputs.values())
+    if follows:
+        apart = [step if _follows(step, specs, batched) else _apart(step, specs) for step in steps]
+        follows = all(_follows(step, specs, batched) for step in apart)
+        steps = apart if follows else steps
     layout = ProgramLayout(inputs, specs, batched if follows else set(), kept)
     for step in _fuse(steps, kept):
         layout.add(step)
@@ -132,6 +136,12 @@ def _follows(step: Call, specs: Mapping[str, Spec], batched: Collection[str]) ->
     """Whether the step works sample by sample on the tensors it reads."""
     flags = [name in batched for name in step.inputs]
     return not any(flags) or step.fn.follows_batch([specs[name] for name in step.inputs], flags)
+
+
+def _apart(step: Call, specs: Mapping[str, Spec]) -> Call:
+    """Return the step for each sample by itself, where there is such a kernel."""
+    kernel = step.fn.apart(len(specs[step.inputs[0]].shape)) if step.inputs else None
+    return step if kernel is None else Call(kernel, step.inputs, step.outputs)
 
 
 def _fuse(steps: Sequence[Call], kept: Collection[str]) -> list[Call]:

@@ -207,9 +207,10 @@ _QUANTIZING = (
                   help="full: every finding, node and layer, and why a simplification of the graph was not made.  "
                   "[default: short]"),
     click.option("--objective", type=click.Choice(OBJECTIVES),
-                 help="What decides between forms of the same integers. accuracy: by prices that are known, the "
-                 "fastest that run a batch at once; time: the fastest of all; memory: of these only what takes no more "
-                 "shared memory; plain: nodes keep their forms.  [default: accuracy]"),
+                 help="What decides between forms of the same integers. accuracy: the fastest, by prices that "
+                 "are known; time: by another chip's prices too, and constants stay in shared memory for any gain; "
+                 "memory: only what takes no more shared memory; plain: nodes keep their forms.  "
+                 "[default: accuracy]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),

@@ -15,10 +15,10 @@ __all__ = [
     "objective_of",
 ]  # fmt: skip
 
-#: accuracy : of arguments that are right, and of forms of the same integers that keep a batch, the fastest where the
-#: chip's prices are known. time : also forms without a batch, by another chip's prices too, and what keeps more in
-#: shared memory. memory : the fastest forms that need no more of it. plain : nodes keep their forms; arguments as for
-#: accuracy.
+#: accuracy : of arguments that are right, and of forms of the same integers, the fastest where the chip's prices are
+#: known; constants stay in shared memory where that saves a twentieth. time : also by another chip's prices, and what
+#: keeps more in shared memory for any gain. memory : the fastest forms that need no more of it. plain : nodes keep
+#: their forms; arguments as for accuracy.
 ACCURACY: Final = "accuracy"
 TIME: Final = "time"
 MEMORY: Final = "memory"

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Run, Spec, require
+from simulator.kernels.apart import Apart
 from simulator.kernels.loops._common import integer
 from simulator.kernels.loops._move import physical, strided, taken
 from simulator.native import Loop
@@ -55,6 +56,10 @@ class Pick(Kernel):
     def per_sample(self) -> bool:
         """Samples stay apart while axis 0 stays as it is."""
         return self.indices[0] is None if len(self.indices) else True
+
+    def apart(self, rank: int) -> Apart:
+        """Pick from the rows of each sample."""
+        return Apart(replace(self, indices=(None, *self.indices)))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the sizes of the indices."""
@@ -139,6 +144,10 @@ class Gather(PlainKernel):
         """Taking along axis 0 mixes samples."""
         return self.axis != 0
 
+    def apart(self, rank: int) -> Apart:
+        """Take from the rows of each sample."""
+        return Apart(replace(self, axis=self.axis % rank + 1))
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""
         (x,) = specs
@@ -194,6 +203,10 @@ class Split(PlainKernel):
     def per_sample(self) -> bool:
         """Cutting axis 0 mixes samples."""
         return self.axis != 0
+
+    def apart(self, rank: int) -> Apart:
+        """Cut the rows of each sample."""
+        return Apart(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> its parts."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, narrow
 from simulator.kernel import Array, Kernel, MachineError, Run, Spec, require
+from simulator.kernels.apart import Apart
 from simulator.kernels.loops._common import integer, magnitude
 from simulator.kernels.loops._move import copied, physical, strided
 from simulator.native import In, Loop, Out
@@ -52,6 +53,10 @@ class Concat(Kernel):
     def per_sample(self) -> bool:
         """Joining along axis 0 mixes samples."""
         return self.axis != 0
+
+    def apart(self, rank: int) -> Apart:
+        """Join the rows of each sample."""
+        return Apart(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
@@ -146,6 +151,10 @@ class Transpose(Kernel):
     def per_sample(self) -> bool:
         """Samples stay apart while axis 0 stays first."""
         return tuple(self.perm[:1]) == (0,)
+
+    def apart(self, rank: int) -> Apart:
+        """Let the samples stay in their order."""
+        return Apart(Transpose((0, *(axis + 1 for axis in self.perm))))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""

@@ -396,7 +396,6 @@ def test_rows_of_samples_that_do_not_agree_fix_the_shapes():
     assert compile([join], one).per_sample
     assert not compile([join, heads, Call(AddShift(0, 0), ("a", "c"), ("y",))], one).per_sample
     assert not compile([join, Call(AddShift(0, 0), ("a", "x"), ("y",))], one).per_sample
-    assert not compile([join, Call(Transpose((1, 0, 2)), ("a",), ("y",))], one).per_sample
     assert not compile([Call(Reshape((), per_sample=False), ("x",), ("y",))], {"x": Spec((1, 1), np.int8)}).per_sample
 
 

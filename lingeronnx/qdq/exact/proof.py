@@ -18,6 +18,7 @@ from ...plan import Affine
 from ...run.integer.runner import IntRunner
 from ...run.runners.sessions import session_as_users_open
 from ...run.session import Session
+from .apart import keep_apart
 
 if TYPE_CHECKING:
     from ...run.runners.sessions import OrtSession
@@ -130,6 +131,7 @@ def open_batch(model: ir.Graph, standard: ir.Graph, feeds: list[dict[str, np.nda
     if strange := sorted(other - _SEPARATE - {"Constant"}):
         return f"{', '.join(strange)} may mix samples"
     found = ir.clone(standard)
+    keep_apart(found)
     for node in found.graph:
         if node.op_type == "Reshape" and not node.domain:
             target = ir.const(node.inputs[1])

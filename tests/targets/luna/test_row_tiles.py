@@ -318,6 +318,37 @@ def test_the_search_begins_further_back_until_something_is_ready(ready, found, t
     assert asked == [(start, 2 if start == 5 else 1) for start in tried]
 
 
+def narrow():
+    """Few channels, then many: what the widest layer reads has no room beside it, and is computed in tiles too."""
+    net = nets.Net(4, 32, 32, seed=2, batch=1)
+    x = net.node("Relu", net.conv("x", (4, 4, 3, 3), pads=[1] * 4))
+    x = net.node("Relu", net.conv(x, (8, 4, 1, 1)))
+    x = net.node("Relu", net.conv(x, (8, 8, 3, 3), pads=[1] * 4))
+    x = net.node("Relu", net.conv(x, (16, 8, 1, 1)))
+    return net.graph(net.conv(net.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]), (8, 16, 1, 1), out="y"))
+
+
+def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch):
+    """Tiles from the layer that is too large on do not suffice; from the one before it on they do."""
+    choice = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
+    target, best_from, seen = dataclasses.replace(ARCS, shared_memory=13000), choice._best_from, []
+
+    def noted(read, start, large, most):
+        found = best_from(read, start, large, most)
+        back = list(read.graph.graph).index(large) - start
+        seen.append((back, found is not None and found[1].verdict.chip_ready))
+        return found
+
+    monkeypatch.setattr(choice, "_best_from", noted)
+    feed, tiled, whole = both(narrow(), "arcs", monkeypatch, target)
+    assert seen == [(0, False), (1, True)]
+    assert tiled.report.chip_ready
+    assert judge(ir.to_proto(tiled.graph), "arcs", tiled.report.packer_args).right
+    same(feed, tiled, whole)
+    monkeypatch.setattr(choice, "_STARTS", 0)
+    assert not both(narrow(), "arcs", monkeypatch, target)[1].report.chip_ready
+
+
 def test_a_run_that_begins_further_back_holds_the_layer_and_gives_the_same():
     """The runs around one layer that begin with an earlier one: each holds both, and in tiles is the whole."""
     model = three(20, 8)

@@ -231,8 +231,9 @@ def _softmax(node: Node) -> Sequence[KernelCall]:
 
 
 def _layer_norm(node: Node) -> NodeWork:
-    *before, length = node.inputs[0].shape
-    lines, source, out = math.prod(before), node.inputs[0].bits, node.outputs[0].bits
+    length = math.prod(node.inputs[1].shape)  # a line is as long as there are factors: the last axis, or the last two
+    lines = math.prod(node.inputs[0].shape) // max(length, 1)
+    source, out = node.inputs[0].bits, node.outputs[0].bits
     weight = node.get("parameter_bits", 8)
 
     def line(kernel: str, read: int, written: int, times: int = 1) -> KernelCall:

@@ -31,10 +31,6 @@ _REWRITES: tuple[_Rewrite, ...] = (
     part_whole, factor_depthwise, row_pointwise, enlarged, join_turned, part_turned, transposed,
 )  # fmt: skip
 
-#: Those under which a graph keeps its batch axis. Matrices that are turned have none: the simulator runs such a graph
-#: sample by sample, and an exact QDQ has batch 1.
-_BATCHED = (part_whole, factor_depthwise, row_pointwise, enlarged)
-
 #: The share of a node's cycles that a form must save, and the share of the whole graph's that all must: for less a
 #: graph stays as it was made, which is easier to read.
 _LEAST, _WORTH = 0.02, 0.05
@@ -79,26 +75,25 @@ def cheaper(read: ReadGraph) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
     where forms cannot save enough, and nothing is decided by another chip's prices.
     """
     graph, target, objective = read.graph, read.target, objective_of(read.graph)
-    rewrites = _BATCHED if objective == ACCURACY else _REWRITES
     sheet = Sheet(graph, target, Costs(prices_of(target) or ARCS))
-    if objective == PLAIN or (objective == ACCURACY and not _promising(sheet, rewrites)):
+    if objective == PLAIN or (objective == ACCURACY and not _promising(sheet)):
         return graph, [], None
     before = now = _Told.of(read)
     if before is None or now is None:
         return graph, [], None
     done: list[Fitted] = []
     every: list[Fitted] = []
-    kinds: list[Sequence[_Rewrite]] = [rewrites, *((rewrite,) for rewrite in rewrites)]
+    kinds: list[Sequence[_Rewrite]] = [_REWRITES, *((rewrite,) for rewrite in _REWRITES)]
     for some in kinds:
         trial = ir.clone(graph)
         made = _rewritten(sheet.other(trial), some)
-        if some is not rewrites and made == every:  # judged already
+        if some is not _REWRITES and made == every:  # judged already
             continue
         after = _Told.of(read.other(trial)) if made else None
         if after is not None and after.beats(now, objective):
             graph, now = trial, after
             done += made
-        if some is rewrites:
+        if some is _REWRITES:
             every = made
             if done or not made:
                 break
@@ -108,7 +103,7 @@ def cheaper(read: ReadGraph) -> tuple[ir.Graph, list[Fitted], TimeSaved | None]:
     return graph, done, saved
 
 
-def _promising(sheet: Sheet, rewrites: Sequence[_Rewrite]) -> bool:
+def _promising(sheet: Sheet) -> bool:
     """Whether forms may save enough of a graph on a chip whose prices are known, by the prices of single nodes.
 
     Nothing is written. What only a Slice read may go with it.
@@ -121,7 +116,7 @@ def _promising(sheet: Sheet, rewrites: Sequence[_Rewrite]) -> bool:
         return sum(cycles for node in nodes if (cycles := sheet.costs.node(node)) < math.inf)
 
     for node in sheet.graph.graph:
-        for rewrite in rewrites:
+        for rewrite in _REWRITES:
             form = rewrite(sheet, node)
             if form is not None:
                 gone = [node, *([ir.producer(node.inputs[0])] if rewrite is part_whole else [])]
