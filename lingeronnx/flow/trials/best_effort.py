@@ -20,14 +20,13 @@ from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
 from .cross_validation import FEWEST, CrossValidation, TriedPlan
 from .evidence import CAP, measured_tensors
-from .gains import ERRORS, Gain
+from .gains import ERRORS, STEP_ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
 from .output_widths import finer, widened
 
 __all__ = ["with_best_effort"]
 
 _CLEAR = 0.02  # dB that a method gains at least
-_STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
 
 
 def with_best_effort(compared_model: Compared, progress: Progress | None = None) -> Compared:
@@ -114,8 +113,8 @@ def _with_scales(trials: CrossValidation, best: TriedPlan, progress: Progress | 
 
     def better(plan: Plan) -> bool:
         nonlocal errors
-        other, gain = trials.under(best, errors, plan, _STEP_ERRORS)
-        if not gain.clear(_CLEAR, _STEP_ERRORS):
+        other, gain = trials.under(best, errors, plan, STEP_ERRORS)
+        if not gain.clear(_CLEAR, STEP_ERRORS):
             return False
         errors = other
         return True

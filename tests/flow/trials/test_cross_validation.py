@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.flow import Methods, plan_for, prepare
+from lingeronnx.flow import Methods, plan_for, prepare, refined
+from lingeronnx.flow.lower import lower
 from lingeronnx.flow.trials.cross_validation import CrossValidation
 from lingeronnx.flow.trials.evidence import measured_tensors
 from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.examples import examples
 
@@ -90,6 +92,23 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     assert len(changed)
     same = [_weights(a) == _weights(b) for a, b in zip(trial.exact, moved.exact, strict=True)]
     assert same == [True, False, False, False]
+
+
+def test_weights_that_saw_all_are_measured_on_all():
+    """Oracle: the errors and their level are those of a session over all samples at once."""
+    net = nets.residual()
+    x = nets.samples(net, 32)["x"]
+    prepared = prepare(net, {"x": x}, None, {}, hold=False)
+    planned = plan_for(prepared)
+    exact = refined(planned)
+    trials = CrossValidation(prepared, planned, {"x": x}, 32, ["y"])
+    trial = trials.seen(planned, Methods(), exact)
+    want = next(array for _, array, _ in FloatRunner(net, ["y"]).run({"x": x})).astype(np.float64)
+    (have,) = Session(lower(planned.parts.on(exact), planned.plan, planned.target).graph).run(["y"], {"x": x})
+    each = np.square(want - have).reshape(32, -1).sum(axis=1)
+    parts = [np.flatnonzero(np.arange(32) % 16 // 4 == k) for k in range(4)]
+    assert [errors[0] for errors in trial.errors] == [pytest.approx(each[of], rel=1e-4) for of in parts]
+    assert trials.level(trial.errors) == pytest.approx(level(each, np.square(want).sum()), abs=1e-3)
 
 
 def _weights(graph):
