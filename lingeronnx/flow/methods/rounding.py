@@ -183,8 +183,8 @@ def _best_of(
     weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None, most: int
 ) -> np.ndarray:
     """Round as `_rounded` does, with up to `most` roundings of each row [G, O], of which the best is returned."""
-    level = np.square(np.diagonal(upper, axis1=1, axis2=2))
-    share = upper / np.diagonal(upper, axis1=1, axis2=2)[:, None]
+    diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
+    level, share = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)
     groups, outputs, size = weight.shape
     cost, rounded = np.zeros((groups, outputs, 1)), np.zeros((groups, outputs, 1, size))
     for start in range(0, size, _BLOCK):
