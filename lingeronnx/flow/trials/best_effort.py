@@ -18,7 +18,7 @@ from ..methods.scale_search import scales_by_outputs
 from ..planning.plan_record import Planned
 from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
-from .cross_validation import FEWEST, CrossValidation, TriedPlan
+from .cross_validation import FEWEST, CrossValidation, TriedPlan, counted
 from .evidence import CAP, measured_tensors
 from .gains import ERRORS, STEP_ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
@@ -38,8 +38,7 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
     if planned.weights_fixed:  # weights that another tool has quantized stay as they are
         return compared_model
     feeds = samples(planned)
-    count = max((len(array) for array in feeds.values()), default=0)
-    if count < FEWEST:
+    if (count := counted(planned, feeds)) < FEWEST:
         return compared_model.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)

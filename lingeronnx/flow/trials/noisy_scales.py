@@ -19,7 +19,7 @@ from ..methods.scale_search import free_scales, moved
 from ..planning.plan_record import Planned
 from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
-from .cross_validation import FEWEST, CrossValidation
+from .cross_validation import FEWEST, CrossValidation, counted
 from .evidence import CAP, CLEAR, is_real, levels, measured_tensors
 from .gains import STEP_ERRORS
 
@@ -43,9 +43,8 @@ def with_finer_noisiest(compared_model: Compared, progress: Progress | None = No
         return compared_model
     if not is_real(prepared) or min(levels(compared_model), default=CAP) >= _FAR:
         return compared_model
-    feeds = {name: array[:_SAMPLES] for name, array in samples(planned).items()}
-    count = max((len(array) for array in feeds.values()), default=0)
-    if count < FEWEST:
+    feeds = samples(planned, _SAMPLES)
+    if (count := counted(planned, feeds)) < FEWEST:
         return compared_model
     if progress is not None:
         progress("finer scales", 0, None)

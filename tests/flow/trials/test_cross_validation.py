@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx import api
 from lingeronnx.flow import Methods, plan_for, prepare, refined
 from lingeronnx.flow.lower import lower
-from lingeronnx.flow.trials.cross_validation import CrossValidation
+from lingeronnx.flow.trials.cross_validation import CrossValidation, counted
 from lingeronnx.flow.trials.evidence import measured_tensors
 from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
@@ -109,6 +110,29 @@ def test_weights_that_saw_all_are_measured_on_all():
     parts = [np.flatnonzero(np.arange(32) % 16 // 4 == k) for k in range(4)]
     assert [errors[0] for errors in trial.errors] == [pytest.approx(each[of], rel=1e-4) for of in parts]
     assert trials.level(trial.errors) == pytest.approx(level(each, np.square(want).sum()), abs=1e-3)
+
+
+def test_samples_on_another_axis_are_dealt_there():
+    """Frames first, as many as there are samples: each part has its samples of every frame."""
+    weight = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    value = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, "n", size]) for name, size in (("x", 3), ("y", 4))
+    ]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "frames", value[:1], value[1:], [numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = np.random.default_rng(1).normal(size=(16, 16, 3)).astype(np.float32)
+    prepared = prepare(model, {"x": x}, None, {"platform": "generic"}, hold=False)
+    planned = plan_for(prepared)
+    assert counted(planned, {"x": x}) == 16
+    trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
+    found = trials.seen(planned, Methods(), planned.graph).errors
+    session = Session(lower(planned.parts, planned.plan, planned.target).graph)
+    for k, errors in enumerate(found):
+        part = x[:, 4 * k : 4 * k + 4]
+        assert errors.sum() == pytest.approx(
+            np.square(part @ weight - session.run(["y"], {"x": part})[0]).sum(), rel=1e-3
+        )
 
 
 def _weights(graph):
