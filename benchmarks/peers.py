@@ -60,6 +60,9 @@ WAYS = (
     Way("aimet_onnx", "tf_enhanced", "tf_enhanced"),
     Way("aimet_onnx", "min_max, sequential MSE", "min_max,seq_mse"),
     Way("aimet_onnx", "min_max, AdaRound", "min_max,adaround"),
+    Way("aimet_onnx", "4-bit weights", "min_max,int4"),
+    Way("aimet_onnx", "4-bit weights, sequential MSE", "min_max,int4,seq_mse"),
+    Way("aimet_onnx", "4-bit weights, AdaRound", "min_max,int4,adaround"),
     Way("nncf", "full bias correction", "bias"),
     Way("nncf", "accuracy control (layers in float)", "control"),
     Way("ours", "generic, a scale per tensor", {"platform": "generic", "mode": "max-value"}),
@@ -67,6 +70,8 @@ WAYS = (
         {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),
     Way("ours", "generic, per channel, zero points",
         {"platform": "generic", "mode": "max-value", "weight_scales": "channel", "activations": "asymmetric"}),
+    Way("ours", "generic, 4-bit weights, a scale per tensor",
+        {"platform": "generic", "mode": "max-value", "weight_bits": 4}),
     Way("esp_ppq", "ESP32-S3 (per tensor), its default kl", "ESPDL_S3_INT8,default", True),
     Way("esp_ppq", "ESP32-S3 (per tensor), percentile", "ESPDL_S3_INT8,percentile", True),
     Way("esp_ppq", "ESP32-S3 (per tensor), TQT", "ESPDL_S3_INT8,default,tqt", True),
@@ -78,6 +83,7 @@ WAYS = (
     Way("quark", "XINT8, AdaRound", "XINT8_ADAROUND", True),
     Way("quark", "XINT8, AdaQuant", "XINT8_ADAQUANT", True),
     Way("ours", "venus", {"platform": "venus"}, True),
+    Way("ours", "arcs, 4-bit weights", {"platform": "arcs", "weight_bits": 4}, True),
     Way("ours", "venus, effort best", {"platform": "venus", "effort": "best"}, True),
 )  # fmt: skip
 

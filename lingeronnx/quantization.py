@@ -29,6 +29,7 @@ from .flow import (
     with_best_ends,
     with_cells,
     with_chip_parts,
+    with_finer_noisiest,
     with_finer_scales,
     without_losing_stages,
 )
@@ -226,6 +227,8 @@ def _best(prepared: Prepared, plan: Plan | Encodings | None, goal: bool, progres
     best = best if plan is not None else with_best_ends(best, progress)
     if prepared.conf.effort == "best":
         best = with_best_effort(best, progress)
+    elif plan is None:
+        best = with_finer_noisiest(best, progress)
     finer = with_finer_scales(best, progress) if not goal else None
     best = without_losing_stages(best, progress) if finer is None else finer
     return best if plan is not None else _in_parts(best, progress)

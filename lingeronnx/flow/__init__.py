@@ -23,6 +23,7 @@ from .trials import (
     with_best_ends,
     with_cells,
     with_chip_parts,
+    with_finer_noisiest,
     with_finer_scales,
     without_losing_stages,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "with_best_ends",
     "with_cells",
     "with_chip_parts",
+    "with_finer_noisiest",
     "with_finer_scales",
     "without_losing_stages",
 ]

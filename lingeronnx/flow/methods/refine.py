@@ -232,7 +232,8 @@ def _rounded(
         places = read.sample()
         count, input_moments = len(places), moments(read.at(places))
     old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
-    better = compensated_round(counts, input_moments, count, q.low, q.high, step)
+    few = q.bits <= _FEW_BITS
+    better = compensated_round(counts, input_moments, count, q.low, q.high, step, several=few and methods.descend)
     if methods.descend:
         better = descended(better, counts, input_moments, count, q.low, q.high, step)
     worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)

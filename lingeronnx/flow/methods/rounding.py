@@ -6,6 +6,10 @@ columns before it, it is least where column k is rounded from ``W_k + sum_i<k D_
 update of Hassibi & Stork (1993) and Frantar et al. (2022), without an inverse. Columns go from the most to the least
 active, so that there is something left to compensate with. Where weights are held in groups, an integer stands for
 `step` counts, which may differ from one weight to the next. Pure numpy; knows no graph.
+
+What is best for a column is not always best for those behind it. So a row may keep several roundings: each goes on with
+the two integers around what column k is rounded from, and those with the least error so far stay (the M-algorithm,
+Anderson and Mohan 1984, as decoders use it for the closest point of a lattice).
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ Spread = Callable[[np.ndarray], np.ndarray]
 _DAMPING = 0.01  # of the mean diagonal, at least
 _SWEEPS = 8
 _BLOCK = 64  # columns, of which those before are taken into account by one product
+_KEPT = 8  # roundings of a row at most
+_ROOM = 1 << 21  # weights of all roundings that are kept
 
 
 def nearest(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
@@ -32,11 +38,18 @@ def nearest(values: np.ndarray, low: int, high: int, step: np.ndarray | None) ->
 
 
 def compensated_round(
-    weight: np.ndarray, moments: np.ndarray, samples: int, low: int, high: int, step: np.ndarray | None = None
+    weight: np.ndarray,
+    moments: np.ndarray,
+    samples: int,
+    low: int,
+    high: int,
+    step: np.ndarray | None = None,
+    several: bool = False,
 ) -> np.ndarray:
     """Return integers [G, O, K] (float64) in low..high close to `weight` [G, O, K], in counts, as seen by the inputs.
 
-    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers times it.
+    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers times it. several :
+    whether each row keeps several roundings till its end, of which the best is returned.
 
     moments : [G, K, K], positive semi-definite, of the inputs of each of the G groups. samples : how many inputs they
     are the mean of; with few, they are drawn towards their diagonal so that chance correlations are not exploited.
@@ -51,12 +64,17 @@ def compensated_round(
     h = damped(moments if len(live) == len(moments) else moments[live], samples)
     every = np.arange(size)
     order = np.argsort(-h[:, every, every], axis=1, kind="stable")
-    for turned, last in zip(h, order[:, ::-1], strict=True):
-        turned[:] = turned[np.ix_(last, last)]  # the last column first
+    for moment, last in zip(h, order[:, ::-1], strict=True):
+        moment[:] = moment[np.ix_(last, last)]  # the last column first
     upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # of large layers every copy counts
     steps = None if step is None else np.take_along_axis(step[live], order[:, None], axis=2)
-    rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high, steps)
+    turned = np.take_along_axis(weight[live], order[:, None], axis=2)
+    most = min(_ROOM // turned.size, _KEPT) if several else 1
+    if most > 1:
+        rounded = _best_of(turned, upper, low, high, steps, most=most)
+    else:
+        rounded = _rounded(turned, upper, low, high, steps)
     integers = np.empty_like(rounded)
     np.put_along_axis(integers, np.broadcast_to(order[:, None], integers.shape), rounded, axis=2)
     result[live] = integers
@@ -159,6 +177,46 @@ def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: n
             rounded[:, :, j] = nearest(wanted[:, :, j - start] + inner, low, high, own)
             errors[:, :, j] = weight[:, :, j] - rounded[:, :, j]
     return rounded
+
+
+def _best_of(
+    weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None, most: int
+) -> np.ndarray:
+    """Round as `_rounded` does, with up to `most` roundings of each row [G, O], of which the best is returned."""
+    diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
+    level, share = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)
+    groups, outputs, size = weight.shape
+    cost, rounded = np.zeros((groups, outputs, 1)), np.zeros((groups, outputs, 1, size))
+    for start in range(0, size, _BLOCK):
+        stop = min(start + _BLOCK, size)
+        errors = weight[:, :, None, :start] - rounded[..., :start]
+        wanted = weight[:, :, None, start:stop] + errors @ share[:, None, :start, start:stop]
+        taken = []  # of each column: its integers, and which rounding of the columns before each goes on from
+        for j in range(start, stop):
+            own = None if step is None else step[:, :, None, j]
+            values, wanted = wanted[..., 0], wanted[..., 1:]
+            first = nearest(values, low, high, own)
+            second = nearest(first + np.where(values > first, 1, -1) * (1 if own is None else own), low, high, own)
+            costs = [cost + np.square(values - new) * level[:, j, None, None] for new in (first, second)]
+            costs[1][second == first] = np.inf  # at an end of the range there is one only
+            every = np.concatenate(costs, axis=2)
+            count = min(most, every.shape[2])
+            chosen = np.argpartition(every, count - 1, axis=2)[:, :, :count]
+            cost = np.take_along_axis(every, chosen, axis=2)
+            new = np.take_along_axis(np.concatenate([first, second], axis=2), chosen, axis=2)
+            before = chosen % values.shape[2]
+            taken.append((new, before))
+            wanted = np.take_along_axis(wanted, before[..., None], axis=2)
+            wanted += (weight[:, :, None, j] - new)[..., None] * share[:, None, None, j, j + 1 : stop]
+        block = np.empty((*cost.shape, stop - start))
+        trail = np.broadcast_to(np.arange(cost.shape[2]), cost.shape)
+        for j, (new, before) in reversed(list(enumerate(taken))):
+            block[..., j] = np.take_along_axis(new, trail, axis=2)
+            trail = np.take_along_axis(before, trail, axis=2)
+        rounded = np.take_along_axis(rounded, trail[..., None], axis=2)
+        rounded[..., start:stop] = block
+    best = cost.argmin(axis=2)[:, :, None, None]
+    return np.asarray(np.take_along_axis(rounded, best, axis=2)[:, :, 0])
 
 
 def output_error(difference: np.ndarray, moments: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from ..assign.legalize import UnheldScale, legalize
 from ..assign.shared_scales import SharedScale
 from ..partition import Partition
 
-__all__ = ["scales_by_outputs"]
+__all__ = ["free_scales", "moved", "scales_by_outputs"]
 
 _SWEEPS = 3
 _FINE = 2.0**0.25  # a step where any scale can be held
@@ -39,10 +39,7 @@ def scales_by_outputs(
     """
     step = 2.0 if plan.mode == "q-value" else _FINE
     best = plan
-    free = [
-        [name for name in group.tensors if name in plan.tensors] for group in shared if fixed.isdisjoint(group.tensors)
-    ]
-    free = [names for names in free if names and all(plan.tensors[name].bits <= 8 for name in names)]
+    free = [names for _, names in free_scales(plan, shared, fixed)]
     still: dict[int, Plan] = {}
     for _ in range(_SWEEPS):
         before = best
@@ -50,7 +47,7 @@ def scales_by_outputs(
             if still.get(number) is best:
                 continue
             for factor in (step, 1 / step):
-                while (better_plan := _moved(best, names, factor, parts, shared, target)) is not None:
+                while (better_plan := moved(best, names, factor, parts, shared, target)) is not None:
                     if not better(better_plan):
                         break
                     best = better_plan
@@ -60,10 +57,20 @@ def scales_by_outputs(
     return best
 
 
-def _moved(
+def free_scales(
+    plan: Plan, shared: Sequence[SharedScale], fixed: frozenset[str]
+) -> list[tuple[SharedScale, list[str]]]:
+    """Return the shared scales of at most 8 bits without a tensor of `fixed`, each with its tensors in the plan."""
+    free = [
+        (group, [n for n in group.tensors if n in plan.tensors]) for group in shared if fixed.isdisjoint(group.tensors)
+    ]
+    return [(group, names) for group, names in free if names and all(plan.tensors[n].bits <= 8 for n in names)]
+
+
+def moved(
     plan: Plan, names: Sequence[str], factor: float, parts: Partition, shared: Sequence[SharedScale], target: Target
 ) -> Plan | None:
-    """Return `plan` with other scales of `names`; None where the platform does not hold them beside the others."""
+    """Return `plan` with `factor` times the scales of `names`; None where the platform does not hold these."""
     wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
     try:
         legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, shared, target)

@@ -64,9 +64,9 @@ def refined(
     return copy
 
 
-def samples(planned: Planned) -> dict[str, np.ndarray]:
-    """Return the calibration samples that weights are refined on, as many as a walk holds at once."""
-    return planned.data.first(piece(walk_bytes(planned.graph), _SAMPLES, planned.conf.budget))
+def samples(planned: Planned, most: int = _SAMPLES) -> dict[str, np.ndarray]:
+    """Return the calibration samples that weights are refined on, as many as a walk holds at once, or the `most`."""
+    return planned.data.first(piece(walk_bytes(planned.graph), most, planned.conf.budget))
 
 
 # ---- layers that were refined before -----------------------------------------------------------------------------

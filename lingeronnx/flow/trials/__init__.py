@@ -2,6 +2,7 @@
 
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
+    with_finer_noisiest -> Compared  finer scales of the noisiest activations, where outputs are far off
     with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
     without_losing_stages -> Compared  without moved ranges or refinement, likewise
     better_of -> Compared            of a model that is quantized already: its scales, or its weights alone
@@ -14,6 +15,7 @@ from .best_effort import with_best_effort
 from .brought_scales import better_of
 from .chip_parts import with_chip_parts
 from .host_offload import with_best_ends, with_cells
+from .noisy_scales import with_finer_noisiest
 from .scale_granularity import with_finer_scales
 from .stage_ablation import without_losing_stages
 
@@ -23,6 +25,7 @@ __all__ = [
     "with_best_ends",
     "with_cells",
     "with_chip_parts",
+    "with_finer_noisiest",
     "with_finer_scales",
     "without_losing_stages",
 ]

@@ -18,16 +18,15 @@ from ..methods.scale_search import scales_by_outputs
 from ..planning.plan_record import Planned
 from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
-from .cross_validation import FEWEST, CrossValidation, TriedPlan
+from .cross_validation import FEWEST, CrossValidation, TriedPlan, counted
 from .evidence import CAP, measured_tensors
-from .gains import ERRORS, Gain
+from .gains import ERRORS, STEP_ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
 from .output_widths import finer, widened
 
 __all__ = ["with_best_effort"]
 
 _CLEAR = 0.02  # dB that a method gains at least
-_STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
 
 
 def with_best_effort(compared_model: Compared, progress: Progress | None = None) -> Compared:
@@ -39,8 +38,7 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
     if planned.weights_fixed:  # weights that another tool has quantized stay as they are
         return compared_model
     feeds = samples(planned)
-    count = max((len(array) for array in feeds.values()), default=0)
-    if count < FEWEST:
+    if (count := counted(planned, feeds)) < FEWEST:
         return compared_model.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
     if progress is not None:
         progress("setting samples aside", 0, None)
@@ -114,8 +112,8 @@ def _with_scales(trials: CrossValidation, best: TriedPlan, progress: Progress | 
 
     def better(plan: Plan) -> bool:
         nonlocal errors
-        other, gain = trials.under(best, errors, plan, _STEP_ERRORS)
-        if not gain.clear(_CLEAR, _STEP_ERRORS):
+        other, gain = trials.under(best, errors, plan, STEP_ERRORS)
+        if not gain.clear(_CLEAR, STEP_ERRORS):
             return False
         errors = other
         return True

@@ -30,7 +30,7 @@ from ..report.comparison import Compared
 from ..report.fidelity import Fidelity
 from .gains import Gain, gain
 
-__all__ = ["FEWEST", "TriedPlan", "CrossValidation", "squares"]
+__all__ = ["FEWEST", "TriedPlan", "CrossValidation", "counted", "squares"]
 
 _PERIOD, _PARTS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
 _FIRST = 2  # parts that weights are refined for before a trial may end
@@ -65,10 +65,13 @@ class CrossValidation:
         outputs = {str(value.name) for value in prepared.original.graph.outputs}  # that is all `source` yields
         self._source = prepared.source if outputs >= {*wanted} else FloatRunner(prepared.original, wanted)
         part = np.arange(count) % _PERIOD * _PARTS // _PERIOD
-        self._parts = [
-            tuple({n: a[of] if len(a) == count else a for n, a in feeds.items()} for of in (part != k, part == k))
-            for k in range(_PARTS)
-        ]
+        inputs = prepared.data.inputs
+
+        def dealt(of: np.ndarray) -> dict[str, np.ndarray]:
+            axes = {n: inputs[n].axis if inputs[n].count(a) == count else None for n, a in feeds.items()}
+            return {n: a if axes[n] is None else a.compress(of, axes[n]) for n, a in feeds.items()}
+
+        self._parts = [(dealt(part != k), dealt(part == k)) for k in range(_PARTS)]
         self._counts = [int((part == k).sum()) for k in range(_PARTS)]
         self._step = piece(bytes_per_sample(planned.graph), _FEW, self._prepared.conf.budget)
         self._power = np.zeros((_PARTS, len(wanted)))
@@ -106,6 +109,17 @@ class CrossValidation:
             new_errors.append(self._errors(k, planned, best.exact[k]))
             gain = self.between(old, new_errors)
         return new_errors, gain
+
+    def seen(self, planned: Planned, methods: Methods, exact: ir.Graph) -> TriedPlan:
+        """Return a candidate whose weights, of `exact`, were refined on all samples: measured on what they saw."""
+        exacts = [exact] * _PARTS
+        return TriedPlan(planned, methods, exacts, [self._errors(k, planned, e) for k, e in enumerate(exacts)])
+
+    def level(self, errors: Sequence[np.ndarray]) -> float:
+        """Return the least SQNR of the tensors, dB, by their `errors` of all parts."""
+        noise = np.hstack(errors).sum(axis=1)
+        tiny = np.finfo(float).tiny
+        return float((10 * np.log10(np.maximum(self._power.sum(axis=0), tiny) / np.maximum(noise, tiny))).min())
 
     def between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
         """Return the gain of `new` over `old` in the parts that `new` has."""
@@ -160,6 +174,11 @@ class CrossValidation:
             self._room -= size
             self._floats[k] = wants
         return self._floats[k]
+
+
+def counted(planned: Planned, feeds: _Feed) -> int:
+    """Return how many samples the `feeds` of a planned model hold."""
+    return max((planned.data.inputs[name].count(array) for name, array in feeds.items()), default=0)
 
 
 def squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:

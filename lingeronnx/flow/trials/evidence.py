@@ -10,10 +10,11 @@ import math
 
 from ...graph import ir, operators
 from ..planning.plan_record import Planned
+from ..prepare.preparation import Prepared
 from ..report.comparison import Compared
 from .gains import ERRORS, gain
 
-__all__ = ["CAP", "CLEAR", "gained", "is_better", "is_evidence", "level", "levels", "measured_tensors"]
+__all__ = ["CAP", "CLEAR", "gained", "is_better", "is_evidence", "is_real", "level", "levels", "measured_tensors"]
 
 CAP = 100.0  #: dB: beyond that nothing is gained
 CLEAR = 0.2  #: dB of the mean SQNR of the outputs
@@ -23,13 +24,16 @@ _CURVES = operators.SHARES | {"Sigmoid"}  # behind these, rare values tell nearl
 
 def is_evidence(compared_model: Compared) -> bool:
     """Whether what the samples say of `compared_model` and of graphs like it decides which of them is kept."""
-    prepared = compared_model.prepared
+    return is_real(compared_model.prepared) and not _few_rows(compared_model)
+
+
+def is_real(prepared: Prepared) -> bool:
+    """Whether the samples are real and can be read again, and something may be chosen by them."""
     return (
         prepared.conf.effort != "fast"
         and not prepared.synthetic
         and not prepared.weights_fixed
         and prepared.data.rereadable
-        and not _few_rows(compared_model)
     )
 
 

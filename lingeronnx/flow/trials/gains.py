@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ERRORS", "Gain", "gain"]
+__all__ = ["ERRORS", "STEP_ERRORS", "Gain", "gain"]
 
 ERRORS = 1.645  #: standard errors that a gain has at least: by chance that is one of 20
+STEP_ERRORS = 3.0  #: and that of a single scale, of which a net has dozens: one of 700
 _NOTHING = 1e-10  # of an output's power: less is no error
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lingeronnx.flow.methods import rounding
 from lingeronnx.flow.methods.rounding import compensated_round, descended, output_error
 from tests.examples import examples
 
@@ -144,3 +145,61 @@ def test_descent_in_blocks_is_descent_by_elements():
             moved = not np.array_equal(row, before)
         assert np.array_equal(row, have)
     assert np.array_equal(found[1], start[1])
+
+
+def test_with_room_for_all_nothing_is_better(monkeypatch):
+    """Oracle: of all choices of the two integers around what each column is rounded from, tried one after another."""
+    monkeypatch.setattr(rounding, "_KEPT", 1 << 6)
+    rng = np.random.default_rng(11)
+    for _ in range(8):
+        weight, moments = rng.uniform(-8, 7, (2, 3, 6)), np.concatenate([moments_of(rng, 6) for _ in range(2)])
+        h = np.array([damped(m, 4000) for m in moments])
+        found = compensated_round(weight, moments, 4000, -8, 7, several=True)
+        for g, o in itertools.product(range(2), range(3)):
+            off = found[g, o] - weight[g, o]
+            assert off @ h[g] @ off <= least_of_all(weight[g, o], h[g]) * (1 + 1e-9)
+
+
+def least_of_all(weight, h):
+    """Return the least error of all the roundings of a row that go on with either integer, column by column."""
+    order = np.argsort(-np.diag(h), kind="stable")
+    inverse = np.linalg.inv(h[np.ix_(order, order)])  # which tells what the columns left are best moved by
+    upper = np.linalg.cholesky(inverse).T
+    best = np.inf
+    for sides in itertools.product((0, 1), repeat=len(weight)):
+        left, found = weight[order].copy(), np.empty(len(weight))
+        for j, side in enumerate(sides):
+            low = np.floor(left[j])
+            found[j] = np.clip(low + side, -8, 7)
+            left[j:] -= (left[j] - found[j]) / upper[j, j] * upper[j, j:]
+        off = np.empty(len(weight))
+        off[order] = found - weight[order]
+        best = min(best, off @ h @ off)
+    return best
+
+
+@pytest.mark.parametrize(("groups", "rows", "size"), [(1, 6, 150), (5, 1, 9), (2, 4, 70)])
+@pytest.mark.parametrize("stepped", [False, True])
+def test_several_roundings_are_nearer_than_one(groups, rows, size, stepped):
+    """Integers times steps, in range; less error in sum than by going on with one; a dead group is rounded."""
+    rng = np.random.default_rng(size)
+    weight = rng.uniform(-9, 8, (groups, rows, size))
+    moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
+    step = rng.choice([1.0, 2.0], weight.shape) if stepped else None
+    one, several = (compensated_round(weight, moments, 4000, -8, 7, step, several=s) for s in (False, True))
+    count = several if step is None else several / step
+    assert np.array_equal(count, np.rint(count))
+    assert np.abs(count + 0.5).max() <= 7.5
+    h = np.array([damped(m, 4000) for m in moments])
+    assert output_error(several - weight, h).sum() < 0.97 * output_error(one - weight, h).sum()
+    moments[0] = 0
+    dead = compensated_round(weight, moments, 4000, -8, 7, step, several=True)
+    assert np.array_equal(dead[0], rounding.nearest(weight, -8, 7, step)[0])
+
+
+def test_where_there_is_no_room_one_is_kept(monkeypatch):
+    monkeypatch.setattr(rounding, "_ROOM", 99)
+    rng = np.random.default_rng(1)
+    weight, moments = rng.uniform(-9, 8, (1, 5, 10)), moments_of(rng, 10)
+    one, several = (compensated_round(weight, moments, 400, -8, 7, several=s) for s in (False, True))
+    assert np.array_equal(one, several)

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx import api
-from lingeronnx.flow import Methods, plan_for, prepare
-from lingeronnx.flow.trials.cross_validation import CrossValidation
+from lingeronnx.flow import Methods, plan_for, prepare, refined
+from lingeronnx.flow.lower import lower
+from lingeronnx.flow.trials.cross_validation import CrossValidation, counted
 from lingeronnx.flow.trials.evidence import measured_tensors
 from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.examples import examples
 
@@ -90,6 +93,46 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     assert len(changed)
     same = [_weights(a) == _weights(b) for a, b in zip(trial.exact, moved.exact, strict=True)]
     assert same == [True, False, False, False]
+
+
+def test_weights_that_saw_all_are_measured_on_all():
+    """Oracle: the errors and their level are those of a session over all samples at once."""
+    net = nets.residual()
+    x = nets.samples(net, 32)["x"]
+    prepared = prepare(net, {"x": x}, None, {}, hold=False)
+    planned = plan_for(prepared)
+    exact = refined(planned)
+    trials = CrossValidation(prepared, planned, {"x": x}, 32, ["y"])
+    trial = trials.seen(planned, Methods(), exact)
+    want = next(array for _, array, _ in FloatRunner(net, ["y"]).run({"x": x})).astype(np.float64)
+    (have,) = Session(lower(planned.parts.on(exact), planned.plan, planned.target).graph).run(["y"], {"x": x})
+    each = np.square(want - have).reshape(32, -1).sum(axis=1)
+    parts = [np.flatnonzero(np.arange(32) % 16 // 4 == k) for k in range(4)]
+    assert [errors[0] for errors in trial.errors] == [pytest.approx(each[of], rel=1e-4) for of in parts]
+    assert trials.level(trial.errors) == pytest.approx(level(each, np.square(want).sum()), abs=1e-3)
+
+
+def test_samples_on_another_axis_are_dealt_there():
+    """Frames first, as many as there are samples: each part has its samples of every frame."""
+    weight = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    value = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, "n", size]) for name, size in (("x", 3), ("y", 4))
+    ]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "frames", value[:1], value[1:], [numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = np.random.default_rng(1).normal(size=(16, 16, 3)).astype(np.float32)
+    prepared = prepare(model, {"x": x}, None, {"platform": "generic"}, hold=False)
+    planned = plan_for(prepared)
+    assert counted(planned, {"x": x}) == 16
+    trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
+    found = trials.seen(planned, Methods(), planned.graph).errors
+    session = Session(lower(planned.parts, planned.plan, planned.target).graph)
+    for k, errors in enumerate(found):
+        part = x[:, 4 * k : 4 * k + 4]
+        assert errors.sum() == pytest.approx(
+            np.square(part @ weight - session.run(["y"], {"x": part})[0]).sum(), rel=1e-3
+        )
 
 
 def _weights(graph):
