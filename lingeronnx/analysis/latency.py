@@ -37,7 +37,7 @@ def latency(
     parts = parts_of(target.named(model, names), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    whole = joined([target.latency(part.graph, words) for part in parts])
+    whole = joined([target.time_of(part.under(words).verdict) for part in parts])
     return whole.renamed({other: name for name, other in names.nodes.items()})
 
 

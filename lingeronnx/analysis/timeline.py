@@ -114,7 +114,7 @@ def trace(
             operators = [node.op_type for node in part.graph.graph]
             slices.append(_mark(f"{part.name}: {_few(operators)}", clock_now))
             continue
-        run = target.latency(part.graph, words)
+        run = target.time_of(part.under(words).verdict)
         slices += _part(part, run, clock_now, len(parts.chip) > 1)
         runs.append(run)
     whole = joined(runs)
