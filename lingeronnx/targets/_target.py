@@ -26,7 +26,7 @@ from .limits import (
     RowLimits,
     TransposeLimits,
 )
-from .verdict import ArgumentChoice, Verdict
+from .verdict import ArgumentChoice, time_of
 
 if TYPE_CHECKING:
     import onnx
@@ -369,14 +369,7 @@ class Target:
         """
         if unknown := self.vendor.untimed(self):
             raise ConfigError(unknown)
-        return self.time_of(self.verdict(graph, words).verdict)
-
-    def time_of(self, verdict: Verdict) -> Latency:
-        """Return how many cycles a graph takes that has this verdict; ConfigError where it does not pack."""
-        if verdict.time is None:
-            finding = next((f for f in verdict.findings if f.level == "packs"), None)
-            raise ConfigError(f"no time can be told of a graph that does not pack; mend this first: {finding}")
-        return verdict.time
+        return time_of(self.verdict(graph, words).verdict)
 
 
 def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
