@@ -11,6 +11,7 @@ from ..run.parts import parts_of
 from ..run.session import is_integer_graph
 from ..targets import Target, by_name
 from ..targets.latency import Latency, joined
+from ..targets.verdict import time_of
 
 __all__ = ["cycles_of_nodes", "latency"]
 
@@ -37,7 +38,7 @@ def latency(
     parts = parts_of(target.named(model, names), target).chip
     if not parts:
         raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    whole = joined([target.latency(part.graph, words) for part in parts])
+    whole = joined([time_of(part.under(words).verdict) for part in parts])
     return whole.renamed({other: name for name, other in names.nodes.items()})
 
 

@@ -26,6 +26,7 @@ from ..run.integer.runner import target_of
 from ..run.parts import Part, parts_of
 from ..targets import CallTime, Target, TimeWish, by_name
 from ..targets.latency import Latency, LayerTime, joined
+from ..targets.verdict import time_of
 
 __all__ = ["Slice", "Timeline", "trace"]
 
@@ -114,7 +115,7 @@ def trace(
             operators = [node.op_type for node in part.graph.graph]
             slices.append(_mark(f"{part.name}: {_few(operators)}", clock_now))
             continue
-        run = target.latency(part.graph, words)
+        run = time_of(part.under(words).verdict)
         slices += _part(part, run, clock_now, len(parts.chip) > 1)
         runs.append(run)
     whole = joined(runs)

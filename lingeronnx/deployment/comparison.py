@@ -307,7 +307,7 @@ def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> li
         return []
     words = None if packer_args is None else words_of(packer_args)
     parts = parts_of(graph.session.model, graph.target).chip
-    found = [f for part in parts for f in graph.target.verdict(part.graph, words).verdict.findings]
+    found = [f for part in parts for f in part.under(words).verdict.findings]
     return [Cause("packer", str(f), False) for f in found if f.node in nodes or f.level == "plan"]
 
 

@@ -71,7 +71,7 @@ def cut_of(graph: Graph, wish: TimeWish = UNASKED) -> CutGraph:
     if not parts.chip:
         raise ConstraintError("every node is left in float, nothing is for the chip; lingeronnx check says what helps")
     equal = firsts(parts.parts)
-    choices = {part.name: target.verdict(part.graph) for part in parts.chip if equal[part.name][0] == part.name}
+    choices = {part.name: part.choice for part in parts.chip if equal[part.name][0] == part.name}
     for name, choice in choices.items():
         if not choice.verdict.chip_ready:
             finding = next(f for f in choice.verdict.findings if f.level != "plan")

@@ -125,9 +125,12 @@ class _UnrolledLayer:
         return self.note(self.build(op_type, inputs, [self.batch, *sizes], self._at + what, domain=domain), what)
 
     def note(self, value: ir.Value, what: str) -> ir.Value:
-        """Note what the node that makes `value` has in common with those of other steps; return `value`."""
-        maker = ir.maker(value)
-        ir.mark_shared(maker, f"{ir.written_name(self.node)}_{what}")
+        """Note what the node that makes `value` has in common with those of other steps; return `value`.
+
+        What is computed for all steps at once has nothing in common with a step.
+        """
+        if self._at:
+            ir.mark_shared(ir.maker(value), f"{ir.written_name(self.node)}_{what}")
         return value
 
     def weight(self, array: np.ndarray, what: str, bias: np.ndarray | None = None) -> _Weight:

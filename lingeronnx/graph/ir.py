@@ -540,6 +540,11 @@ def shared_name(node: Node) -> str:
     return str(node.meta.get(_SHARED, node.outputs[0].name))
 
 
+def is_shared(node: Node) -> bool:
+    """Whether `mark_shared` noted what `node` has in common with others."""
+    return _SHARED in node.meta
+
+
 def producer(value: Value | None) -> Node | None:
     """Return the node that computes `value`; None for graph inputs, initializers and absent inputs."""
     return None if value is None else value.producer()

@@ -14,14 +14,14 @@ board the host quantizes what it hands over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import onnx
 
 from ..formats import QUANT
 from ..graph import ir
-from ..targets import Target
+from ..targets import ArgumentChoice, Target
 from ..targets._target import Fitted
 from ..targets.objective import PARTS
 from .host_part import host_model, names_read, scaled
@@ -38,7 +38,8 @@ class Part:
     name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip part the integer
     graph for the packer, with its Quants and Dequants; of a host part plain ONNX. inputs, outputs : of `graph`, in its
     order; they are called as in the whole graph. nodes : those of the whole graph that it computes, by name.
-    formed : what was rewritten in it, exactly, for the packer.
+    formed : what was rewritten in it, exactly, for the packer. target : of a chip part. found : what of its `choice`
+    was found on the way.
     """
 
     name: str
@@ -48,6 +49,22 @@ class Part:
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
     formed: tuple[Fitted, ...] = ()
+    target: Target | None = field(default=None, repr=False, compare=False)
+    found: ArgumentChoice | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def choice(self) -> ArgumentChoice:
+        """The packer's arguments for a chip part and what becomes of it under them, chosen once; see `Target.verdict`.
+
+        The graph stays as it is from there on.
+        """
+        assert self.target is not None
+        return self.target.verdict(self.graph) if self.found is None else self.found
+
+    def under(self, words: Sequence[str] | None) -> ArgumentChoice:
+        """Return what becomes of a chip part under the packer's arguments `words`; None: its `choice`."""
+        assert self.target is not None
+        return self.choice if words is None else self.target.verdict(self.graph, words)
 
 
 @dataclass(frozen=True)
@@ -103,10 +120,12 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
                 outputs=tuple(str(v.name) for v in made.graph.outputs),
                 nodes=tuple(str(node.name) for node in nodes),
                 formed=tuple(formed),
+                target=target if chip else None,
             )
         )
     if several:
-        target.vendor.share([part.graph for part in found if part.chip], target)
+        choices = iter(target.vendor.share([part.graph for part in found if part.chip], target))
+        found = [replace(part, found=next(choices, None)) if part.chip else part for part in found]
     return Parts(graph, tuple(found))
 
 

@@ -26,7 +26,7 @@ from .limits import (
     RowLimits,
     TransposeLimits,
 )
-from .verdict import ArgumentChoice
+from .verdict import ArgumentChoice, time_of
 
 if TYPE_CHECKING:
     import onnx
@@ -102,9 +102,12 @@ class Vendor:
         """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
         return graph, ()
 
-    def share(self, graphs: Sequence[ir.Graph], target: Target) -> None:
-        """Write into the parts of one graph, in place, which of them keep their constants in the memory of all."""
-        return
+    def share(self, graphs: Sequence[ir.Graph], target: Target) -> Sequence[ArgumentChoice | None]:
+        """Write into the parts of one graph, in place, which of them keep their constants in the memory of all.
+
+        Return for each part the choice of arguments, where that was made for it; nothing where none was.
+        """
+        return ()
 
     def names(self, graph: ir.Graph) -> Names:
         """Return the names that cannot stand in a file for the target, and others for them."""
@@ -366,11 +369,7 @@ class Target:
         """
         if unknown := self.vendor.untimed(self):
             raise ConfigError(unknown)
-        verdict = self.verdict(graph, words).verdict
-        if verdict.time is None:
-            finding = next((f for f in verdict.findings if f.level == "packs"), None)
-            raise ConfigError(f"no time can be told of a graph that does not pack; mend this first: {finding}")
-        return verdict.time
+        return time_of(self.verdict(graph, words).verdict)
 
 
 def rule_text(limit: Callable[..., Any], target: Target) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..errors import ConfigError
 from .latency import Latency
 
-__all__ = ["ArgumentChoice", "GraphCost", "VerdictFinding", "LayerCost", "Verdict"]
+__all__ = ["ArgumentChoice", "GraphCost", "VerdictFinding", "LayerCost", "Verdict", "time_of"]
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,14 @@ class Verdict:
     def time(self) -> Latency | None:
         """How long the graph takes on the chip; None where that is not known."""
         return None
+
+
+def time_of(verdict: Verdict) -> Latency:
+    """Return how long a graph takes that has this verdict; ConfigError where it does not pack."""
+    if verdict.time is None:
+        finding = next((f for f in verdict.findings if f.level == "packs"), None)
+        raise ConfigError(f"no time can be told of a graph that does not pack; mend this first: {finding}")
+    return verdict.time
 
 
 @dataclass(frozen=True)

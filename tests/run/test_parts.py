@@ -1,5 +1,7 @@
 """The parts of an integer graph, run one after the other, compute what the whole graph does, to the last bit."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -10,6 +12,7 @@ from lingeronnx.run.part import chip_part
 from lingeronnx.run.parts import parts_of
 from lingeronnx.run.runners import ort_session
 from lingeronnx.run.session import Session
+from lingeronnx.targets.luna.packer.arguments import choice
 from tests.nets import Net, quantized, samples
 from tests.packable import SHARED, shared_feeds, written
 
@@ -206,3 +209,26 @@ def test_numbers_of_the_models_own_stay_with_the_host(platform):
     feeds = {"x": np.random.default_rng(0).integers(-3, 4, (6, 12)).astype(np.int32)}
     parts = same(quantize(model, feeds, platform=platform, effort="fast"), {"x": feeds["x"][:1]})
     assert [part.name for part in parts.parts] == ["host1", "chip1"]
+
+
+@pytest.mark.parametrize("platform", ["venus", "arcs"])
+def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
+    """The choice that sharing the memory of all takes is the one that parts tell, and no one is made again."""
+    asked = []
+    chosen = choice._chosen
+    monkeypatch.setattr(choice, "_chosen", lambda proto, *rest: asked.append(proto) or chosen(proto, *rest))
+    monkeypatch.setattr(choice, "_ASKED", deque())
+    model = middle()
+    result = quantize(model, samples(model, 4), platform=platform, effort="fast")
+    first = len(asked)
+    assert first > 0
+    parts = parts_of(result.platform.named(result.graph), result.platform)
+    told = [part.choice for part in parts.chip]
+    assert len(asked) == first  # the report asked for the same
+    assert len(told) > 1
+    monkeypatch.setattr(choice, "_ASKED", deque())
+    for part, one in zip(parts.chip, told, strict=True):
+        again = result.platform.verdict(part.graph)
+        assert (again.words, again.verdict.findings) == (one.words, one.verdict.findings)
+        assert part.under(one.words).verdict.cost == one.verdict.cost
+        assert part.choice is one

@@ -71,7 +71,7 @@ def check_packed(
     choice = row.verdict(part, words)
     verdicts = [choice.verdict]
     if graph is not None and between and words is None:
-        verdicts = [row.verdict(piece.graph).verdict for piece in parts_of(row.named(graph), row).chip]
+        verdicts = [piece.choice.verdict for piece in parts_of(row.named(graph), row).chip]
     return replace(check, choice=choice, time=wish.told(row, verdicts, host=bool(between or host)))
 
 

@@ -138,9 +138,10 @@ def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:
 
     all_of_them : else only of layers with so few products at a step that they are not worth the nodes.
     """
-    steps = Counter(ir.shared_name(node) for node in model.graph)
+    of_steps = [node for node in model.graph if ir.is_shared(node)]
+    steps = Counter(map(ir.shared_name, of_steps))
     layers: dict[str, list[ir.Node]] = {}
-    for node in model.graph:
+    for node in of_steps:
         if steps[ir.shared_name(node)] > 1:
             layers.setdefault(ir.origin(node), []).append(node)
     why = "a step of a recurrent layer, with hardly more multiply-accumulates than numbers that it writes"

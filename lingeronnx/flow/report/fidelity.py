@@ -21,7 +21,7 @@ from ...run.streaming import Stream
 from ..prepare.preparation import Prepared
 from .output_parts import OutputPart, PartMeter, part_ends
 
-__all__ = ["Fidelity", "fidelity", "per_tensor"]
+__all__ = ["Fidelity", "agreement", "fidelity", "per_tensor"]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
 _LEAST = 15.0  # dB: an output below that is worth a warning
@@ -329,20 +329,20 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
         array, q = have.pop(name)
         if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
-            levels[name] = _agreement(want, array, q).sqnr
+            levels[name] = agreement(want, array, q).sqnr
     return levels
 
 
-def _agreement(want: np.ndarray, array: np.ndarray, q: Affine | None) -> Agreement:
+def agreement(want: np.ndarray, array: np.ndarray, q: Affine | None) -> Agreement:
     """Return how far integers, or reals that nothing holds, are from `want`; some at a time, if there are many."""
-    agreement = Agreement()
+    found = Agreement()
     if q is not None and q.scales.ndim:
         array, q = _reals(array, q), None
     flat, other = want.reshape(-1), array.reshape(-1)
     for start in range(0, flat.size, _PART):
         part = other[start : start + _PART]
-        agreement.add(flat[start : start + _PART], part if q is None else _reals(part, q))
-    return agreement
+        found.add(flat[start : start + _PART], part if q is None else _reals(part, q))
+    return found
 
 
 def _reals(array: np.ndarray, q: Affine) -> np.ndarray:

@@ -130,14 +130,14 @@ def program_of(graph: ir.Graph, target: Target, names: Names) -> tuple[ProgramRe
     nodes = {str(node.name): node for node in graph.graph}
     back = {other: name for name, other in names.nodes.items()}
     told = [
-        _chip(part, target, back) if part.chip else _host(part, [nodes[back.get(name, name)] for name in part.nodes])
+        _chip(part, back) if part.chip else _host(part, [nodes[back.get(name, name)] for name in part.nodes])
         for part in parts
     ]
     return ProgramReport(tuple(told)), list(parts)
 
 
-def _chip(part: Part, target: Target, back: dict[str, str]) -> PartReport:
-    choice = target.verdict(part.graph)
+def _chip(part: Part, back: dict[str, str]) -> PartReport:
+    choice = part.choice
     verdict = choice.verdict
     against = () if verdict.chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
     cost = verdict.cost

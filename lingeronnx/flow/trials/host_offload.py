@@ -21,6 +21,7 @@ from ..prepare.states import cells, gates, recurrences
 from ..report.comparison import Compared, compared
 from ..report.report import float_nodes
 from .evidence import level, levels
+from .weak_nodes import without_weak_nodes
 
 __all__ = ["ends", "told_host", "with_best_ends", "with_cells"]
 
@@ -31,6 +32,7 @@ _LAYERS = 1  # a front without a logarithm or a power may have: a transform writ
 _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
 _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
 _GATE_GAIN = 0.3  # dB of an output below the next
+_WEAK_GAIN = 0.5  # dB of such an output, where nodes leave of which the chip makes little by themselves
 _LEAST = 30.0  # dB: where an output or a part of it is below that, more is tried than the usual
 _EXACT = 60.0  # dB: what a part has beyond that is no loss
 
@@ -62,6 +64,8 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
         why = ("effort is fast", "--effort normal") if fast else ("the data are read once", "data that are held")
         return best.with_notes([_UNTRIED.format(*why)] if tries else ())
     kept = told_host(prepared)
+    if several and lost[0]:  # before the others: what is lost there hides what they gain
+        tries.insert(0, (without_weak_nodes(best, progress), _WEAK_GAIN))
     for more, gain in tries:
         if not more.keys() - kept.keys() - prepared.parts.floats.keys():
             continue
@@ -296,4 +300,6 @@ def _wins(old: Compared, new: Compared, gain: float) -> bool:
     gains += [parts[p.output, p.axis, p.first] - min(level(p.sqnr), _EXACT) for p in before.parts]
     if max(gains, default=0.0) < gain or min(gains, default=0.0) < -_LOSS:
         return False
+    if _cut(old.prepared):  # not ready for a chip, whatever its parts are
+        return True
     return new.result.report.chip_ready or not old.result.report.chip_ready

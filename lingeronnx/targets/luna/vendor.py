@@ -77,11 +77,11 @@ class Luna(Packs):
             saved.note(graph.metadata_props)
         return graph, (*formed, *tiled, *faster)
 
-    def share(self, graphs: Sequence[ir.Graph], target: Target) -> None:
+    def share(self, graphs: Sequence[ir.Graph], target: Target) -> Sequence[ArgumentChoice | None]:
         """Let parts keep their constants in shared memory where that saves most, as long as all fit."""
         from .packer.arguments.kept import keep_constants
 
-        keep_constants(graphs, target)
+        return keep_constants(graphs, target)
 
     def names(self, graph: ir.Graph) -> Names:
         """Return the names that the packer does not take, and others."""

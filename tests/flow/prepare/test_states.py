@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -9,11 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.flow.prepare.selectors import select
-from lingeronnx.flow.prepare.states import cells, gates, into_states
+from lingeronnx.flow.prepare.states import cells, gates, into_states, recurrences
 from lingeronnx.flow.trials import host_offload
 from lingeronnx.graph import ir
 from lingeronnx.targets import by_name
 from tests import nets
+from tests.fit.test_unroll import fitted
+from tests.ops import test_recurrent_forms as forms
 
 RNG = np.random.default_rng(0)
 
@@ -290,6 +294,17 @@ def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("build", [forms.bidirectional_gru, forms.stacked_gru])
+@pytest.mark.parametrize("chip", ["venus", "arcs"])
+def test_products_with_x_for_all_steps_are_no_step(build: Callable[[], object], chip: str) -> None:
+    """Of a layer that is written out every layer node of one step is found, and none that all steps share."""
+    _, model, _ = fitted(build(), chip)
+    found = recurrences(model, all_of_them=True)
+    rows = {str(node.name): (ir.shape(node.outputs[0]) or ())[1] for node in model.graph if node.op_type == "Linear"}
+    assert {1, forms.T} <= set(rows.values())
+    assert {name for name, steps in rows.items() if steps == 1} == rows.keys() & found.keys()
+
+
 def test_states_are_proposed() -> None:
     """Where the user names none: by name in the report, by shape too where the data have no such input."""
     x = RNG.uniform(0, 1, (8, 4)).astype(np.float32)

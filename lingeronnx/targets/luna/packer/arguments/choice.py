@@ -36,9 +36,12 @@ __all__ = [
 #: The share of the time that constants in shared memory must save, unless time is all: they lie there for good.
 _WORTH = 0.05
 
-#: Digests of the graphs that were asked for last, for which chip, and the answers: the choice of forms asks for two,
-#: and the report for one of these again.
-_ASKED: deque[tuple[bytes, Target, Judgement]] = deque(maxlen=2)
+#: Digests of the graphs that were asked for last, for which chip, the answers, and the graphs' bytes: the choice of
+#: forms asks for two, and of a program in parts each part is asked for again when it is known what the others need.
+_ASKED: deque[tuple[bytes, Target, Judgement, int]] = deque()
+
+#: Answers that are kept whatever they take, and the bytes of graphs up to which more are: an answer holds its graph.
+_KEPT, _KEPT_BYTES = 2, 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,13 @@ def choose(graph: ir.Graph | onnx.ModelProto, target: Target, ready: Ready | Non
     objective, keeps = objective_of(proto), keeps_constants(proto)
     body = proto.graph.SerializeToString(deterministic=True) + str((objective, keeps, proto.opset_import)).encode()
     asked = hashlib.sha256(body).digest()
-    for before, row, known in _ASKED:
+    for before, row, known, _ in _ASKED:
         if before == asked and row is target:
             return known
     found = _chosen(proto, target, objective, keeps, ready)
-    _ASKED.append((asked, target, found))
+    _ASKED.append((asked, target, found, len(body)))
+    while len(_ASKED) > _KEPT and sum(size for *_, size in _ASKED) > _KEPT_BYTES:
+        _ASKED.popleft()
     return found
 
 

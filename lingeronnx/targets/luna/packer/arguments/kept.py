@@ -13,6 +13,7 @@ from .....graph import ir
 from .....graph.names import written
 from .... import Target
 from ....objective import MEMORY, PARTS, PARTS_KEPT, objective_of
+from ....verdict import ArgumentChoice
 from ...packing import prices_of
 from ..names import safe_names
 from .choice import Judgement, choose, keeping, worth_keeping
@@ -61,40 +62,58 @@ def _up(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def keep_constants(graphs: Sequence[ir.Graph], target: Target) -> None:
+def keep_constants(graphs: Sequence[ir.Graph], target: Target) -> list[ArgumentChoice | None]:
     """Let some of the parts of one graph keep their constants in shared memory, which is written into them, in place.
 
     None where the chip's prices are not known, where memory is the objective, and where nobody knows what a part needs.
-    A part that is not right on the chip is not packed, and takes nothing.
+    A part that is not right on the chip is not packed, and takes nothing. Return each part's arguments, which are
+    chosen for that; nothing for a part whose names have to change before.
     """
     if target.shared_memory is None or prices_of(target) is None:
-        return
-    regions = [_region(graph, target) for graph in graphs]
+        return []
+    tried = [_Tried.of(graph, target) for graph in graphs]
+    regions = [one.region for one in tried]
     known = [region for region in regions if region is not None]
-    if len(known) < len(regions):
-        return
-    for index in kept(known, target.shared_memory):
+    own = kept(known, target.shared_memory) if len(known) == len(regions) else []
+    for index in own:
         graphs[index].metadata_props[PARTS] = PARTS_KEPT
+    choices = [one.after if i in own else one.before for i, one in enumerate(tried)]
+    return [choice if one.named else None for choice, one in zip(choices, tried, strict=True)]
 
 
-def _region(graph: ir.Graph, target: Target) -> Region | None:
-    """Return what a part needs with its constants outside, and beside it what it needs with them in shared memory."""
-    part, objective = written(ir.clone(graph), safe_names(graph)), objective_of(graph)
-    before = choose(part, target)
-    if not before.verdict.chip_ready:  # it is not packed
-        return Region(0)
-    need, time = _shared(before), before.verdict.weighed
-    if need is None or time is None:
-        return None
-    worth = worth_keeping(objective) * weight(time, target)
-    if objective == MEMORY or savable(before.verdict, target) <= worth:
-        return Region(need)
-    part.metadata_props[PARTS] = PARTS_KEPT
-    after = choose(part, target)
-    own, faster = _shared(after), after.verdict.weighed
-    if not keeping(after.words) or own is None or faster is None:
-        return Region(need)
-    return Region(need, own, weight(time, target) - weight(faster, target))
+@dataclass(frozen=True)
+class _Tried:
+    """A part with its constants outside, and where that may be worth it with them in shared memory.
+
+    region : what it needs; None where nobody knows. named : whether its names can stand in a file as they are.
+    """
+
+    region: Region | None
+    before: Judgement
+    after: Judgement | None
+    named: bool
+
+    @classmethod
+    def of(cls, graph: ir.Graph, target: Target) -> _Tried:
+        """Choose a part's arguments, with its constants outside and beside it with them inside."""
+        names = safe_names(graph)
+        part, objective = written(ir.clone(graph), names), objective_of(graph)
+        named = not (names.tensors or names.nodes)
+        before = choose(part, target)
+        if not before.verdict.chip_ready:  # it is not packed
+            return cls(Region(0), before, None, named)
+        need, time = _shared(before), before.verdict.weighed
+        if need is None or time is None:
+            return cls(None, before, None, named)
+        worth = worth_keeping(objective) * weight(time, target)
+        if objective == MEMORY or savable(before.verdict, target) <= worth:
+            return cls(Region(need), before, None, named)
+        part.metadata_props[PARTS] = PARTS_KEPT
+        after = choose(part, target)
+        own, faster = _shared(after), after.verdict.weighed
+        if not keeping(after.words) or own is None or faster is None:
+            return cls(Region(need), before, None, named)
+        return cls(Region(need, own, weight(time, target) - weight(faster, target)), before, after, named)
 
 
 def _shared(judgement: Judgement) -> int | None:

@@ -1,0 +1,106 @@
+"""Nodes that lose most by themselves: what each makes of exact inputs, in integers, and that without them is tried.
+
+Errors add up along a deep network, and a few layers make most of them: a depthwise convolution whose channels differ
+100 times in size, a join of tensors of which one is quiet. They are found in one run in which every node reads what the
+float model has there, rounded as it is held. On the host they cost crossings, and layers at most a tenth of the work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+from ...graph import ir
+from ...ops.macs import macs
+from ...run.borders import float_names
+from ...run.data import Progress
+from ...run.memory import release
+from ...run.metrics import Agreement
+from ...run.runners import FloatRunner
+from ...run.session import lowered_session
+from ..partition import Partition
+from ..planning.scale_sources import plan_for
+from ..report.comparison import Compared, compared
+from ..report.fidelity import agreement
+from .evidence import level, levels
+
+__all__ = ["own_levels", "weak_nodes", "without_weak_nodes"]
+
+_LEAST = (15.0, 20.0, 25.0, 30.0)  # dB that a node gives by itself; what gives less is tried on the host
+_SHARE = 0.1  # of the multiply-accumulates, which may be in float in all
+_GAIN, _LOSS = 0.5, 0.5  # dB that some output gains at least, and others lose at most
+_PIECES = 8  # of calibration data, each as many samples as outputs are compared on at a time
+
+
+def without_weak_nodes(best: Compared, progress: Progress | None = None) -> dict[str, str]:
+    """Return {node: why} of what is better in float, beside what is, by trials without effort; nothing where none is.
+
+    Which nodes lose most hardly depends on how their weights are rounded.
+    """
+    prepared = best.prepared.without_effort
+
+    def tried(host: Mapping[str, str]) -> Compared:
+        offloaded = prepared.with_host({**prepared.parts.floats, **host})
+        planned = plan_for(offloaded, None, progress, best.planned.observed)
+        return compared(offloaded, planned, planned.graph, progress, explain=False)
+
+    now, found = tried({}), dict[str, str]()
+    own = own_levels(now)
+    for least in _LEAST:
+        more = weak_nodes(prepared.parts, own, least)
+        if not more.keys() - found.keys():
+            continue
+        other = tried(more)
+        gains = [after - before for before, after in zip(levels(now), levels(other), strict=True)]
+        if max(gains) >= _GAIN and min(gains) >= -_LOSS:
+            now, found = other, more
+    return found
+
+
+def weak_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict[str, str]:
+    """Return {node: why} of the integer nodes whose own level is below `least` dB, and of moves that they read.
+
+    own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work stay in integers.
+    """
+    lowest = {str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs) for node, _ in parts.nodes}
+    work = {str(node.name): macs(node) for node in parts.graph.graph}
+    left = _SHARE * sum(work.values()) - sum(work[name] for name in parts.floats if name in work)
+    found: dict[str, str] = {}
+    for name in sorted(lowest, key=lambda name: lowest[name]):
+        if lowest[name] < least and work[name] <= max(left, 0.0):
+            left -= work[name]
+            found[name] = f"8 bits leave {lowest[name]:.0f} dB of what it computes: measured, it is better in float"
+    for node, op in reversed(parts.nodes):
+        readers = [str(use.node.name) for value in node.outputs for use in value.uses()]
+        if op.moves and any(reader in found for reader in readers):
+            found.setdefault(str(node.name), "it only moves what the host reads, for which 8 bits are too few")
+    return found
+
+
+def own_levels(best: Compared) -> dict[str, float]:
+    """Return {tensor of the float graph: dB that its node's integers give from exact inputs, rounded as held}."""
+    lowered, exact, data = best.lowered.graph, best.exact, best.prepared.data
+    session = lowered_session(lowered, best.planned.target)
+    floats, takes = float_names(lowered), {spec.name for spec in session.inputs}
+    known = {str(v.name) for v in ir.values(exact)}
+    found: dict[str, Agreement] = {}
+    runner: FloatRunner | None = None
+    samples = data.first(_PIECES * best.prepared.few)
+    for feed in itertools.islice(data.pieces(samples, best.prepared.few), _PIECES):
+        given = {name: array for name, array in feed.items() if name in takes}
+        held = {
+            name: (floats.get(name, name), array.shape, q)
+            for name, array, q in session.tensors(given)
+            if floats.get(name, name) in known and (q is not None or array.dtype.kind == "f")
+        }
+        runner = runner or FloatRunner(exact, {user for user, _, _ in held.values()})
+        want = {name: array for name, array, _ in runner.run(feed)}
+        same = {name: (user, q) for name, (user, shape, q) in held.items() if want[user].shape == shape}
+        force = {name: want[user] if q is None else q.integers(want[user]) for name, (user, q) in same.items()}
+        for name, array, q in session.tensors(given, None, force):
+            if q is not None and name in same:
+                user = same[name][0]
+                found.setdefault(user, Agreement()).merge(agreement(want[user], array, q).sums)
+        release()
+    return {name: level(agreed.sqnr) for name, agreed in found.items()}

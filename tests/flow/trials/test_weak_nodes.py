@@ -1,0 +1,76 @@
+"""Nodes that lose much by themselves: told apart from what is lost before, on the host where that is better."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.flow import compared, plan_for, prepare, refined
+from lingeronnx.flow.report.fidelity import per_tensor
+from lingeronnx.flow.trials.weak_nodes import own_levels, weak_nodes
+from lingeronnx.run.session import lowered_session
+from tests.nets import Net, samples
+
+
+def uneven():
+    """Three convolutions, an Erf between each two. The middle one has weights of 100 for a channel of next to nothing.
+
+    One scale for its weights leaves of the others, of about 0.3, next to nothing.
+    """
+    net = Net(8, 8, 8, seed=3)
+    first = (net.rng.standard_normal((8, 8, 3, 3)) / 8).astype(np.float32)
+    first[0] *= 1e-4
+    depth = (net.rng.standard_normal((8, 1, 3, 3)) / 3).astype(np.float32)
+    depth[0] *= 300
+    a = net.node("Erf", net.node("Conv", "x", net.const(first), pads=[1] * 4))
+    b = net.node("Erf", net.node("Conv", a, net.const(depth), pads=[1] * 4, group=8))
+    return net.graph(net.conv(b, (8, 8, 3, 3), pads=[1] * 4, out="y"))
+
+
+def of_one_plan(model):
+    """Return a plan's comparison without effort."""
+    prepared = prepare(model, samples(model, 32), None, {"platform": "venus", "effort": "fast", "max_parts": 9})
+    planned = plan_for(prepared, None, None)
+    return compared(prepared, planned, refined(planned))
+
+
+def by_operator(graph, levels):
+    """Return [(groups, dB)] of the convolutions in order."""
+    nodes = [node for node in graph.graph if node.op_type == "Conv"]
+    return [(node.attributes["group"].as_int() if "group" in node.attributes else 1, levels[str(node.outputs[0].name)])
+            for node in nodes]  # fmt: skip
+
+
+def test_what_a_node_loses_is_told_apart_from_what_is_lost_before_it():
+    """Of the convolution behind the uneven one little arrives; by itself it is as near as the first."""
+    best = of_one_plan(uneven())
+    feed = best.prepared.data.first(32)
+    session = lowered_session(best.lowered.graph, best.planned.target)
+    arrives = by_operator(best.exact, per_tensor(best.lowered.graph, best.exact, session, feed))
+    own = by_operator(best.exact, own_levels(best))
+    assert [groups for groups, _ in own] == [1, 8, 1]
+    assert own[0][1] == pytest.approx(arrives[0][1], abs=1)  # nothing is before it
+    assert own[1][1] < 10 < 25 < min(own[0][1], own[2][1])
+    assert arrives[2][1] < own[2][1] - 10
+
+
+def test_layers_leave_the_worst_first_as_long_as_nine_tenths_stay():
+    best = of_one_plan(uneven())
+    parts = best.prepared.parts
+    layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
+    names = [str(node.name) for node in layers]
+    own = {str(node.outputs[0].name): level for node, level in zip(layers, (12.0, 5.0, 8.0), strict=True)}
+    assert weak_nodes(parts, own, 4.0) == {}
+    assert set(weak_nodes(parts, own, 20.0)) == {names[1]}  # of the others one alone is more than a tenth
+    assert weak_nodes(parts, dict.fromkeys(own, 30.0), 20.0) == {}
+
+
+def test_a_weak_layer_goes_to_the_host_where_that_is_measured_to_be_better():
+    model = uneven()
+    stays, moved = (lo.quantize(model, samples(model, 64), platform="venus", **more) for more in ({}, {"max_parts": 9}))
+    assert moved.report.outputs["y"]["sqnr"] > stays.report.outputs["y"]["sqnr"] + 10
+    (layer,) = [node for node in (*moved.report.float_nodes, *moved.report.host_part) if node.macs]
+    assert "8 bits leave" in layer.why
+    assert moved.report.integer_macs > 0.9
+    assert stays.report.integer_macs == 1.0
