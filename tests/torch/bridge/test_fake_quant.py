@@ -21,6 +21,7 @@ from lingeronnx.torch.bridge.network import Network
 from simulator import kernels as k
 from simulator.fixed import Rescale
 from simulator.kernel import Kernel, PlainKernel, Spec
+from simulator.kernels.apart import Apart
 from simulator.kernels.loops._common import Clipped
 from simulator.kernels.recurrent._walk import Walked
 from simulator.kernels.recurrent.layer import Recurrent
@@ -42,6 +43,7 @@ def kernels():
                 seen.add(kind)
                 waiting.append(kind)
     bases = {PlainKernel, Clipped, Recurrent, Walked, FloatFallback}  # an island has `floats.TorchFallback`
+    bases.add(Apart)  # made of another when a program is compiled; no step holds one
     return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
 
 
