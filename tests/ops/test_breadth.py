@@ -220,13 +220,12 @@ CASES = {
 
 @pytest.mark.parametrize("platform", ROWS)
 def test_a_token_beside_what_is_computed(platform):
-    """A constant is concatenated as an integer where operands may be constants; elsewhere the reason is told."""
+    """A constant beside a tensor is zeros around it and a sum: in integers on every platform."""
     text = "g (float[1,4,6] x) => (float[1,5,3] y) { a = MatMul(x, v) c = Concat<axis = 1>(t, a) y = MatMul(c, w) }"
     model, rng = proto(text, v=rand(6, 6), t=rand(1, 1, 6), w=rand(6, 3)), np.random.default_rng(0)
     feed = {"x": rng.standard_normal((32, 4, 6)).astype(np.float32)}
     result = quantize(ir.from_proto(model), feed, platform=platform, effort="fast")
-    floats = [node.why for node in result.report.float_nodes + result.report.host_part if node.op_type == "Concat"]
-    assert floats == ([] if platform == "generic" else ["every input is computed; here a constant"])
+    assert not [*result.report.float_nodes, *result.report.host_part]
     one = {"x": feed["x"][:1]}
     (want,), (got,) = (Session(m).run(None, one) for m in (ir.from_proto(model), result.graph))
     assert sqnr(want, got) > 25
