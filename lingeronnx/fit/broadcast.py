@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..targets import Target
 from ._base import Maker, runs
 
@@ -18,8 +18,8 @@ __all__ = ["equal_operands"]
 
 
 def equal_operands(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Give the two operands of a sum, a difference or a product the same sizes, or a number per channel."""
-    if node.domain or node.op_type not in ("Add", "Sub", "Mul") or any(ir.const(v) is not None for v in node.inputs):
+    """Give the two operands of a sum, a product or their kin the same sizes, or a number per channel."""
+    if node.domain or node.op_type not in operators.ARITHMETIC or any(ir.const(v) is not None for v in node.inputs):
         return None
     shapes = [ir.shape(value) or () for value in (*node.inputs, node.outputs[0])]
     if len({len(shape) for shape in shapes}) > 1 or any(None in shape[1:] for shape in shapes):

@@ -7,10 +7,10 @@ import pytest
 from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.targets.luna import VENUS
+from lingeronnx.targets.luna import ARCS, VENUS
 from tests.fit.test_fit import TIGHT, tightened
 from tests.nets import Net
-from tests.passes.helpers import feeds, interface, ops, outputs
+from tests.passes.helpers import feeds, graph, interface, ops, outputs
 
 STEPS = {rewrite.name: rewrite.apply for rewrite in REWRITES}
 
@@ -42,6 +42,8 @@ def doubled(shape):
 OWN = {
     "rows-of-phases": (lambda: conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS,
                        ["Pad", "Reshape", "Conv", "Reshape", "Slice"]),
+    "equal-operands": (lambda: graph("g (float[N,6,9] x, float[N,6,1] z) => (float[N,6,9] y) { y = Mul(x, z) }"), ARCS,
+                       ["Reshape", "Reshape", "Mul", "Reshape"]),
     "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
     "split-depthwise": (lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4), VENUS,
                         ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]),

@@ -207,7 +207,7 @@ def test_nothing_is_negative_behind(kind):
 @pytest.mark.parametrize("kind", sorted(operators.KEEP_SCALE))
 def test_a_wrong_scale_is_that_of_the_tensor_before(kind, monkeypatch):
     """Where the operator keeps the scale, and the tensor before has no finding, it is not said again."""
-    monkeypatch.setattr(scale_causes, "_of_scale", lambda row, before: SimpleNamespace(kind="wide"))
+    monkeypatch.setattr(scale_causes, "_of_scale", lambda *_: SimpleNamespace(kind="wide"))
     row = SimpleNamespace(kinds=(kind, kind), held=SimpleNamespace(q=Affine(4.0)))
     assert scale_causes.held_wrong(row, {"before": row}, {}) is None
 

@@ -189,7 +189,7 @@ def test_host_nodes_are_raised():
     """A Softmax of opset 12 takes all axes from one on; in opset 13 it must still do so."""
     net = Net(2, 4, 4, opset=12)
     net.node("Softmax", net.conv("x", (3, 2, 1, 1), out="c"), axis=1, out="s")
-    net.node("ReduceSum", "s", axes=[2], keepdims=0, out="y")
+    net.node("ReduceSum", "s", axes=[1, 3], keepdims=0, out="y")
     graph = net.graph("y")
     made = quantized(graph, platform="venus", skip=["type:Softmax", "type:ReduceSum"], effort="fast")
     feed = {name: a[:1] for name, a in samples(graph).items()}

@@ -39,7 +39,7 @@ _ONE = 64  # the tap, and its scale
 _Written = tuple[Format, list[ir.Value], dict[str, Attribute]]
 
 
-class _Step(Protocol):
+class _PadNode(Protocol):
     """A node of the integer graph: sizes [channels, height, width] that it reads and writes."""
 
     @property
@@ -132,7 +132,7 @@ def _takes(node: ir.Node, rank: int, target: Target) -> bool:
     return limits is None or (ir.attr(node, "mode", "constant") in limits.modes and rank == limits.rank)
 
 
-def _image_steps(node: ir.Node, target: Target) -> list[_Step] | None:
+def _image_steps(node: ir.Node, target: Target) -> list[_PadNode] | None:
     """Return what pads the tensor seen as images, one after the other: iqPads or convolutions; None for neither."""
     pads, shape = _pads(node), ir.shape(node.inputs[0]) or ()
     if pads is None or ir.attr(node, "mode", "constant") != "constant" or None in shape[1:] or node.domain:

@@ -15,13 +15,14 @@ import math
 
 import numpy as np
 
-from ...graph import ir
+from ...graph import ir, operators
 from ...graph.builder import Builder
 from .._pass import Answer, Reason
 
 __all__ = ["reduced"]
 
-_POOLS = {"ReduceMean": "AveragePool", "ReduceSum": "AveragePool", "ReduceMax": "MaxPool"}
+_OF = {"mean": "AveragePool", "sum": "AveragePool", "max": "MaxPool"}
+_POOLS = {kind: _OF[how] for kind, how in operators.REDUCES.items() if how in _OF}
 
 
 def reduced(model: ir.Graph) -> Answer:
