@@ -48,12 +48,12 @@ def q25(x, ratio):
 
 def softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale. From Q25 to Q15 as the plain class does it."""
-    return [rescale(v, triple) for v in Softmax.row([q25(v, ratio) for v in row], RowsArithmetic(Shares(way)))]
+    return [rescale(v, triple) for v in Softmax.row([q25(v, ratio) for v in row], RowsArithmetic(shares=Shares(way)))]
 
 
 def log_softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale."""
-    return [rescale(v, triple) for v in LogSoftmax.row([q25(v, ratio) for v in row], RowsArithmetic(Shares(way)))]
+    return [rescale(v, triple) for v in LogSoftmax.row([q25(v, ratio) for v in row], RowsArithmetic(shares=Shares(way)))]
 
 
 def layer_norm(row, gamma, beta, epsilon, fraction, triple):

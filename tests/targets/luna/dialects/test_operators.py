@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
@@ -161,6 +161,7 @@ def test_gelu_and_swish(seed, q, q_o, mode, function):
 
 @pytest.mark.slow
 @few
+@example(829, "venus", 2, "floor_add")  # where Newton's reciprocal is another than the divided one
 @given(st.integers(0, 9999), st.sampled_from(CHIPS), st.integers(0, 2), st.sampled_from(MODES))
 def test_softmax(seed, platform, axis, mode):
     x = some(seed, 2, 3, 5)
