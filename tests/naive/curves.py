@@ -53,7 +53,8 @@ def softmax(row, ratio, way, triple):
 
 def log_softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale."""
-    return [rescale(v, triple) for v in LogSoftmax.row([q25(v, ratio) for v in row], RowsArithmetic(shares=Shares(way)))]
+    how = RowsArithmetic(shares=Shares(way))
+    return [rescale(v, triple) for v in LogSoftmax.row([q25(v, ratio) for v in row], how)]
 
 
 def layer_norm(row, gamma, beta, epsilon, fraction, triple):
