@@ -6,7 +6,8 @@ A tensor is seen as [N, A, R, B], the R places of the axes that go between the p
     A = 1       Transpose -> [N, B, R], then likewise: a mean over the channels of a map
     otherwise   [N, A, R, B] under windows of R x 1
 
-A sum is a mean times R. `sequence_pool` and `average_pool` see to what they know: one axis of [N, A, B], a whole map.
+A sum is a mean times R. Scores [N, R] stay: their largest is what a host asks for at the end. `sequence_pool` and
+`average_pool` see to what they know: one axis of [N, A, B], a whole map.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _is_known(node: ir.Node) -> bool:
 def _pool(model: ir.Graph, node: ir.Node) -> bool:
     source, kind = ir.shape(node.inputs[0]), ir.source(node).dtype
     told = ir.axes(node)
-    if source is None or None in source[1:] or not told or kind is None or kind.name != "FLOAT":
+    if source is None or len(source) < 3 or None in source[1:] or not told or kind is None or kind.name != "FLOAT":
         return False
     axes = sorted(axis % len(source) for axis in told)
     if axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)) or ir.shape(node.outputs[0]) is None:
