@@ -9,7 +9,7 @@ import numpy as np
 
 from ..graph import ir
 from ..graph.builder import Builder
-from ..ops import float_op
+from ..ops import runs
 from ..ops.layers.conv import ConvGeometry, known
 from ..ops.moves.concat import mark_parts
 from ..targets import Fitted, Target
@@ -40,12 +40,6 @@ def conv_of(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | 
         return None
     g = ConvGeometry(node)
     return (g, weight) if known(g) and min(g.pads) >= 0 else None
-
-
-def runs(node: ir.Node, target: Target) -> bool:
-    """Whether `target` computes the float `node` in integers, within its limits."""
-    op, _ = float_op(node, target)
-    return op is not None and op.available(target) and not op.violations(node, target)
 
 
 class Maker(Builder):

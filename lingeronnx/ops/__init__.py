@@ -49,6 +49,7 @@ __all__ = [
     "remove_lowering_rule",
     "lowering_rule",
     "rule_text",
+    "runs",
     "with_parameter",
 ]
 
@@ -85,6 +86,12 @@ def float_op(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     there = [op for op in fitting if op.available(target)]
     best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, target)]
     return (best or there or fitting)[0], ""
+
+
+def runs(node: ir.Node, target: Target) -> bool:
+    """Whether `target` computes the float `node` in integers, within its limits."""
+    op, _ = float_op(node, target)
+    return op is not None and op.available(target) and not op.violations(node, target)
 
 
 def is_tabled(kind: str) -> bool:

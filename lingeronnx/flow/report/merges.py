@@ -13,7 +13,7 @@ from typing import Any
 from ...alike import grouped
 from ...graph import ir, operators
 from ...graph.detached_nodes import loose_node, loose_tensor
-from ...ops import float_op
+from ...ops import runs
 from ...targets import PLATFORMS, Target
 
 __all__ = ["Merge", "merges"]
@@ -51,23 +51,17 @@ def merges(between: Collection[str], graph: ir.Graph, target: Target) -> list[Me
     others = [other for other in PLATFORMS if other.packs and target.packs and other.name != target.name]
     found = []
     for group in grouped(nodes, ir.kind):
-        chips = tuple(other.name for other in others if all(_takes(node, other) for node in group))
+        chips = tuple(other.name for other in others if all(runs(node, other) for node in group))
         instead = tuple(kind for kind in operators.STAND_INS.get(ir.kind(group[0]), ()) if _serves(kind, group, target))
         if chips or instead:
             found.append(Merge(ir.kind(group[0]), tuple(str(node.name) for node in group), chips, instead))
     return found
 
 
-def _takes(node: ir.Node, target: Target) -> bool:
-    """Whether `target` runs the float `node`, within its limits."""
-    op, _ = float_op(node, target)
-    return op is not None and op.available(target) and not op.violations(node, target)
-
-
 def _serves(kind: str, group: Iterable[ir.Node], target: Target) -> bool:
     """Whether the activation `kind` runs in place of all nodes of `group`."""
     for node in group:
         shape = ir.shape(node.outputs[0])
-        if shape is None or not _takes(loose_node(kind, [loose_tensor(shape, computed=True)], shape), target):
+        if shape is None or not runs(loose_node(kind, [loose_tensor(shape, computed=True)], shape), target):
             return False
     return True
