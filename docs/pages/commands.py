@@ -40,7 +40,8 @@ def _flat(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
 
 
 def _command(name: str, command: click.Command) -> list[str]:
-    context = click.Context(command, info_name=name)
+    # Below `main`, as when it runs: click keeps the first help option that it makes, with the names known then.
+    context = click.Context(command, parent=click.Context(main, **main.context_settings), info_name=name)
     usage = f"{name} {' '.join(command.collect_usage_pieces(context))}"
     lines = [f"## {name}", "", *_block([usage]), *_prose(command.help or "")]
     options = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
