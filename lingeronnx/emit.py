@@ -437,10 +437,13 @@ class Lowering:
             props["lingeronnx.transforms"] = json.dumps(
                 {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}
             )
-        return ir.Graph(
+        whole = ir.Graph(
             graph,
             ir_version=8 if functions else self.target.ir_version,
             producer_name="lingeronnx",
             functions=functions,
             metadata_props=props,
         )
+        if self._copied:
+            ir.remove_unused(whole)  # what computed a shape that an integer form no longer asks for
+        return whole

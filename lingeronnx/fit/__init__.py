@@ -81,4 +81,6 @@ def fit(model: ir.Graph, target: Target, keep: Collection[str] = ()) -> list[Fit
         ir.name_nodes(model)
         if len(done) == before:
             break
+    if done:
+        ir.remove_unused(model)  # what computed a shape that a rewritten node no longer asks for
     return done

@@ -44,7 +44,7 @@ from .axes.rows import rows
 from .axes.split import split
 from .axes.unbind import unbind
 from .curves.clip import clip
-from .curves.curves import curves, hard_swish
+from .curves.curves import curves, known_curves
 from .curves.mask import mask
 from .curves.min_max import min_max
 from .curves.softmax import softmax
@@ -149,7 +149,7 @@ PASSES = (
     Pass("backward", backward, _ALL, ensures=_ALL),
     Pass("plain-conv", plain_conv, _ALL, ensures=_ALL),
     Pass("explicit-pads", explicit_pads, _ALL, ensures=_ALL),
-    Pass("hard-swish", hard_swish, _ALL, ensures=_ALL),
+    Pass("known-curves", known_curves, _ALL, ensures=_ALL),
     Pass("layer-norm", layer_norm, _ALL, ensures=_ALL),
     Pass("linear", linear, _ALL, ensures=_ALL, left=of("Gemm", "MatMul")),
     Pass("rows", rows, _ALL, ensures=_ALL),

@@ -28,7 +28,7 @@ LEFT = {
     "curves": (
         "g (float[N,2] x) => (float[N,2] y, float[N,2] z) { s = Sigmoid(x) y = Mul(x, s) z = Neg(s) }", "Mul",
     ),
-    "hard-swish": (
+    "known-curves": (
         "g (float[N,2] x) => (float[N,2] y) { s = HardSigmoid<alpha = 0.3>(x) y = Mul(x, s) }", "Mul",
     ),
     "layer-behind": (

@@ -9,6 +9,7 @@ before they are added up: one more rounding per part.
 from __future__ import annotations
 
 import itertools
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
 from ...targets.limits import ConvLimits
 from .._base import Maker, by, chained, conv_of, sum_cost
+from .pad import pad_before
 
 __all__ = ["split_kernel"]
 
@@ -56,7 +58,7 @@ def split_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
         return None
     axes = [_parts(g, axis, target) for axis in range(len(g.kernel))]
     if any(parts is None for parts in axes):
-        return None
+        return _with_less_padding(model, node, target, g)
     combined = [parts for parts in itertools.product(*(a or [] for a in axes)) if np.any(_taps(weight, parts))]
     if not 2 <= len(combined) <= _MOST_PARTS:
         return None
@@ -80,6 +82,20 @@ def split_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
         dict.fromkeys(by([p.before + p.last - p.first + 1 + p.after for p in parts]) for parts in combined)
     )
     return f"kernel {by(g.kernel)} split into {len(combined)} that are added ({sizes})", sum_cost(len(combined))
+
+
+def _with_less_padding(model: ir.Graph, node: ir.Node, target: Target, g: ConvGeometry) -> tuple[str, str] | None:
+    """Pad before the convolution as much as no part of its kernel takes, where it can be split then."""
+    assert target.conv is not None
+    most = [min(target.conv.max_pad, target.conv.max_kernel, k) for k in g.kernel]
+    less, rank = copy(g), len(most)
+    less.pads = tuple(min(p, m) for p, m in zip(g.pads, [*most, *most], strict=True))
+    ahead = [p - q for p, q in zip(g.pads, less.pads, strict=True)]
+    sizes = [int(d or 0) + ahead[i] + ahead[rank + i] for i, d in enumerate(g.source[2:])]
+    less.source = (*g.source[:2], *sizes)
+    if any(_parts(less, axis, target) is None for axis in range(rank)):
+        return None
+    return pad_before(model, node, target, most)
 
 
 def _cropped(make: Maker, parts: tuple[_KernelPart, ...], crops: dict[tuple[int, ...], ir.Value]) -> ir.Value:

@@ -5,13 +5,16 @@ A map that is smaller than the kernel, as the packer counts, is padded altogethe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...graph import ir
+from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
 from .._base import Maker, conv_of, runs
 
-__all__ = ["explicit_pad"]
+__all__ = ["explicit_pad", "pad_before"]
 
 
 def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
@@ -23,9 +26,16 @@ def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     if not target.breaks(node, "explicit-pad") and not below:
         return None
     g, _ = conv
+    return pad_before(
+        model, node, target, [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel]
+    )
+
+
+def pad_before(model: ir.Graph, node: ir.Node, target: Target, most: Sequence[int]) -> tuple[str, str] | None:
+    """Leave `most` of the padding of a convolution in it, a number for each axis, and put the rest into a Pad."""
+    g = ConvGeometry(node)
     rank = len(g.kernel)
-    most = [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel] * 2
-    rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]
+    rest = [max(0, p - m) for p, m in zip(g.pads, [*most, *most], strict=True)]
     kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
     if not any(rest):
         return None

@@ -34,15 +34,21 @@ _KNOWN = {
     "Silu": ("Swish", {}),
 }
 
+#: Known functions with constants -> operators one of which is in each of their forms.
+_MARKS = {"HardSwish": {"Clip", "HardSigmoid"}, "Gelu": {"Erf"}, "GeluTanh": {"Tanh"}}
+
 
 def curves(model: ir.Graph) -> Answer:
     """Join the compositions of `model`, counted by the nodes that are made."""
     return _join(model, _worth)
 
 
-def hard_swish(model: ir.Graph) -> Answer:
-    """Join those that are HardSwish, before a layer takes up the division, counted by the nodes that are made."""
-    return _join(model, _is_hard_swish)
+def known_curves(model: ir.Graph) -> Answer:
+    """Join those that are HardSwish or GELU, before a layer takes up what they divide by or add.
+
+    Counted by the nodes that are made.
+    """
+    return _join(model, _is_known)
 
 
 def _join(model: ir.Graph, worth: _Judge) -> Answer:
@@ -132,15 +138,19 @@ def _worth(nodes: list[ir.Node], source: ir.Value) -> bool:
     return products > 0 and ("Tanh" in kinds or sorted(kinds) == ["Mul", "Sigmoid"])
 
 
-def _is_hard_swish(nodes: list[ir.Node], source: ir.Value) -> bool:
-    if not {"Clip", "HardSigmoid"} & {n.op_type for n in nodes}:
-        return False
-    hard = evaluate(ir.node("HardSwish", [source]), _GRID)
-    return np.allclose(_values(nodes[0].outputs[0], source), hard, rtol=0, atol=1e-6)
+def _is_known(nodes: list[ir.Node], source: ir.Value) -> bool:
+    kinds = {n.op_type for n in nodes}
+    for name, marks in _MARKS.items():
+        if marks & kinds:
+            kind, attrs = _KNOWN[name]
+            wanted = evaluate(ir.node(kind, [source], attrs), _GRID)
+            if np.allclose(_values(nodes[0].outputs[0], source), wanted, rtol=0, atol=1e-6):
+                return True
+    return False
 
 
 #: What stands in the gate of a product that may be such a function.
-_GATES: dict[_Judge, tuple[str, ...]] = {_worth: ("Sigmoid",), _is_hard_swish: ("HardSigmoid",)}
+_GATES: dict[_Judge, tuple[str, ...]] = {_worth: ("Sigmoid",), _is_known: ("HardSigmoid",)}
 
 
 def _values(value: ir.Value | None, source: ir.Value) -> np.ndarray:
