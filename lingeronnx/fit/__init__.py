@@ -17,6 +17,7 @@ from ._base import FitRewrite, Fitted
 from .affine import normalize_constant
 from .bounds import distance_to_bound
 from .broadcast import equal_operands
+from .curve_rows import curve_in_rows
 from .epsilon import smaller_input
 from .resize import repeat_elements
 from .unroll import unroll
@@ -50,6 +51,7 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("separate-groups", separate_groups),
     FitRewrite("unroll", unroll),
     FitRewrite("equal-operands", equal_operands),
+    FitRewrite("curve-in-rows", curve_in_rows),
     FitRewrite("smaller-input", smaller_input),
     FitRewrite("distance-to-bound", distance_to_bound),
     FitRewrite("phases-of-lines", phases_of_lines, absent=True),

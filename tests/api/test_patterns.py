@@ -42,6 +42,18 @@ TABLE = {
     "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
     "a dilated kernel along a line": (
         "line", "z = Conv<pads = [16, 0], dilations = [8]>(c, k)", {"k": rand(8, 8, 3)}),
+    "a long depthwise kernel along a line, as far around": (
+        "line", "z = Conv<pads = [6, 6], group = 8>(c, k)", {"k": rand(8, 1, 13)}),
+    "GELU of channels that come last": (
+        "map", """t = Transpose<perm = [0, 2, 3, 1]>(c) m = MatMul(t, k) d = Div(m, root) e = Erf(d) p = Add(e, one)
+            q = Mul(m, p) h = Mul(q, half) z = Transpose<perm = [0, 3, 1, 2]>(h)""",
+        {"k": 0.3 * rand(8, 8), "root": np.float32(np.sqrt(2)), "one": ONE, "half": np.float32(0.5)}),
+    "SiLU of a map": ("map", "s = Sigmoid(c) z = Mul(c, s)", {}),
+    "sigmoid of a map": ("map", "z = Sigmoid(c)", {}),
+    "nearest by 2, to a computed size": (
+        "map", """a = Shape(c) b = Slice(a, zero, two) s = Concat<axis = 0>(b, size) z = Resize<mode = "nearest",
+            coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(c, , , s)""",
+        {"zero": np.array([0]), "two": np.array([2]), "size": np.array([16, 16])}),
     "mean over channels": (
         "map", "r = Relu(c) m = ReduceMean<axes = [1]>(r) s = Conv(m, k) z = Add(r, s)", {"k": rand(8, 1, 1, 1)}),
     "sum of a line": ("rows", "r = Relu(c) s = ReduceSum<keepdims = 1>(r, k) z = Add(r, s)", {"k": np.array([1])}),

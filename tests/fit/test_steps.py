@@ -7,7 +7,7 @@ import pytest
 from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.folding.shapes import trace_shapes
-from lingeronnx.targets.luna import ARCS, VENUS
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests.fit.test_fit import TIGHT, tightened
 from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs
@@ -63,6 +63,8 @@ OWN = {
                       ["AveragePool", "AveragePool"]),
     "split-max-pool": (lambda: pool("MaxPool", (3, 24, 26), kernel_shape=[9, 9], pads=[4] * 4), VENUS,
                        ["MaxPool", "MaxPool"]),
+    "curve-in-rows": (lambda: graph("g (float[N,6,5,8] x) => (float[N,6,5,8] y) { y = Sigmoid(x) }"), VENUSA,
+                      ["Reshape", "Sigmoid", "Reshape"]),
     "repeat-elements": (lambda: doubled((3, 5, 4)), VENUS, None),
 }  # fmt: skip
 
@@ -125,7 +127,7 @@ def test_another_operator_stays(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OWN if not name.endswith(("average", "pool", "elements", "operands"))]
+    "name", [name for name in OWN if not name.endswith(("average", "pool", "elements", "operands", "rows"))]
 )
 def test_a_weight_of_the_run_stays(name):
     """Nothing can be taken apart whose numbers are not known."""

@@ -97,6 +97,18 @@ def test_a_recurrent_layer_has_its_batch_on_axis_one():
     np.testing.assert_allclose(outputs(model, {"x": x[:, :1]})["y"], want[:, :, :1], rtol=0, atol=1e-6)
 
 
+def test_a_state_counts_its_samples_where_the_layer_does():
+    """The shape of an output says so too; the file had the same number on both axes."""
+    text = """g (float[1,1,4] x, float[1,1,3] h) => (float[1,1,3] y, float[1,1,3] last) {
+        t = Transpose<perm = [1, 0, 2]>(x) a, last = GRU<hidden_size = 3>(t, w, r, , , h)
+        s = Squeeze(a, one) y = Transpose<perm = [1, 0, 2]>(s) }"""
+    model = graph(text, w=rand(1, 9, 4), r=rand(1, 9, 3), one=np.array([1]))
+    assert changes(free_batch, model) == 1
+    assert [ir.shape(v) for v in (*model.graph.inputs, *model.graph.outputs)] == [
+        (None, 1, 4), (1, None, 3), (None, 1, 3), (1, None, 3),
+    ]  # fmt: skip
+
+
 def test_a_free_batch_is_left_alone():
     """Nothing is fixed, nothing to say."""
     assert reasons(free_batch, graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")) == []

@@ -31,6 +31,35 @@ def test_view_with_sizes():
     assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [0, 12, 5]
 
 
+SIZED = "a = Shape(x) b = Slice(a, zero, two) t = Concat<axis = 0>(b, size)"
+
+
+@pytest.mark.parametrize("size, count", (((8, 10), 1), ((6, 15), 1), ((7, 8), 1)))
+@pytest.mark.parametrize("mode", ("nearest", "linear"))
+def test_sizes_of_resize(size, count, mode):
+    """Factors in their place, the same numbers."""
+    text = f"""g (float[N,3,4,5] x) => (float[N,3,{size[0]},{size[1]}] y) {{
+        {SIZED} y = Resize<mode = "{mode}">(x, , , t) }}"""
+    held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array(size)}
+    model = fires(graph(text, **held), constant_reshape, count, ["Resize"], atol=1e-6)
+    (node,) = model.graph
+    assert ir.const(node.inputs[2]).tolist() == np.array([1, 1, size[0] / 4, size[1] / 5], np.float32).tolist()
+
+
+def test_sizes_of_resize_that_no_factor_reaches_stay():
+    """9 / 5 is less in float32, and 5 times that less than 9."""
+    text = f'g (float[N,3,4,5] x) => (float[N,3,8,9] y) {{ {SIZED} y = Resize<mode = "nearest">(x, , , t) }}'
+    held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array([8, 9])}
+    stays(graph(text, **held), constant_reshape)
+
+
+def test_sizes_of_resize_that_keep_a_ratio_stay():
+    text = f"""g (float[N,3,4,5] x) => (float[N,3,8,10] y) {{
+        {SIZED} y = Resize<mode = "nearest", keep_aspect_ratio_policy = "not_larger">(x, , , t) }}"""
+    held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array([8, 12])}
+    stays(graph(text, opset=18, **held), constant_reshape)
+
+
 def test_chain_read_twice():
     """Two views that share their target are both rewritten."""
     text = f"""g (float[N,3,4] x) => (float[N,12] y, float[N,12] z) {{

@@ -193,20 +193,31 @@ def proposals(model: ir.Graph) -> dict[str, str]:
 def advice(model: ir.Graph, missing: Sequence[str]) -> str:
     """Return what to say of inputs of `model` that data do not have: a state, or settings; nothing for others.
 
-    States are the `proposals`, and an input whose shape one output has and nothing else. What is said of one is for
-    the first of the `missing`.
+    States are the `proposals`, and an input whose shape one output has and nothing else, or as many outputs as inputs,
+    which then follow each other as these do. What is said of one is for the first of the `missing`.
     """
     named = proposals(model)
-    outputs = [o for o, i in named.items() if i == missing[0]] or _like(model, missing[0], exact=True)
-    if len(outputs) == 1:
-        line = " ".join(f"--state {output}={state}" for output, state in {**named, outputs[0]: missing[0]}.items())
-        return f"is '{outputs[0]}' its next value? feed it back with {line}"
+    outputs = {i: o for o, i in named.items() if i == missing[0]} or _in_order(model, missing[0])
+    if outputs:
+        pairs = {**named, **{output: state for state, output in outputs.items()}}
+        line = " ".join(f"--state {output}={state}" for output, state in pairs.items())
+        return f"is '{outputs[missing[0]]}' its next value? feed it back with {line}"
     numbers = settings(model)
     return fix_line(model, [name for name in missing if name in numbers]) if missing[0] in numbers else ""
 
 
 def _inputs(model: ir.Graph) -> dict[str, ir.Value]:
     return {str(v.name): v for v in model.graph.inputs if v.const_value is None}
+
+
+def _in_order(model: ir.Graph, name: str) -> dict[str, str]:
+    """Return {input: output} of the inputs like `name` and the outputs like it, one after the other.
+
+    Nothing where these are not as many.
+    """
+    outputs = _like(model, name, exact=True)
+    inputs = [other for other in _inputs(model) if outputs and _like(model, other, exact=True) == outputs]
+    return dict(zip(inputs, outputs, strict=True)) if len(inputs) == len(outputs) else {}
 
 
 def _like(model: ir.Graph, name: str, exact: bool = False) -> list[str]:

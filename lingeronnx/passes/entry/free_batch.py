@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -50,8 +51,8 @@ def free_batch(model: ir.Graph) -> Answer:
     small = _small(specs)
     for inside in (False, True):
         trial = ir.clone(model)
-        if small and _free(trial, size, inside) and _same(model, trial, size):
-            _free(model, size, inside)
+        if small and _free(trial, size, inside) and (grow := _same(model, trial, size)):
+            _free(model, size, inside, grow)
             return Answer(1)
     if not told and _freed_elsewhere(model, specs):
         return Answer(1)
@@ -89,10 +90,10 @@ def _freed_elsewhere(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
         tell_batch_axes(one, dict(zip(names, axes, strict=True)))
         _fix_one(one)
         trial = ir.clone(one)
-        if _small(input_specs(one)) and _free(trial, 1) and _same(one, trial, 1):
+        if _small(input_specs(one)) and _free(trial, 1) and (grow := _same(one, trial, 1)):
             tell_batch_axes(model, dict(zip(names, axes, strict=True)))
             _fix_one(model)
-            _free(model, 1)
+            _free(model, 1, grow=grow)
             return True
     return False
 
@@ -175,8 +176,11 @@ def _feed(model: ir.Graph, seed: int) -> _Feed:
     return feed
 
 
-def _free(model: ir.Graph, size: int, inside: bool = False) -> bool:
-    """Rewrite what spells N out; False where the model does not run on synthetic inputs. inside : see `_place`."""
+def _free(model: ir.Graph, size: int, inside: bool = False, grow: Mapping[str, int] = MappingProxyType({})) -> bool:
+    """Rewrite what spells N out; False where the model does not run on synthetic inputs.
+
+    inside : see `_place`. grow : {output: the axis of its samples}; the shapes of others are told by nobody.
+    """
     fold_constants(model)
     runner = FloatRunner(model)
     try:
@@ -206,9 +210,11 @@ def _free(model: ir.Graph, size: int, inside: bool = False) -> bool:
             if not value.is_graph_output():
                 value.shape = None
     for value in model.graph.outputs:
-        dims = shapes.get(str(value.name), ())
+        dims, axis = shapes.get(str(value.name), ()), grow.get(str(value.name))
         if value.const_value is None and not value.is_graph_input():
-            value.shape = ir.oir_shape(["N" if dims[0] == size else None, *dims[1:]]) if dims else None
+            free = "N" if axis is not None and dims[axis] == size else None
+            told = bool(dims) and axis is not None
+            value.shape = ir.oir_shape([free if i == axis else d for i, d in enumerate(dims)]) if told else None
     return True
 
 
@@ -289,8 +295,11 @@ def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tup
             ir.set_constant(model, node, index, array[:1], "row")
 
 
-def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
-    """Whether `trial` gives what `model` gives, on N samples, and on each of them alone."""
+def _same(model: ir.Graph, trial: ir.Graph, size: int) -> dict[str, int] | None:
+    """Return {output: the axis along which samples follow each other}; None where `trial` gives something else.
+
+    It must give what `model` gives on N samples, and on each of them alone.
+    """
     names = [str(v.name) for v in model.graph.outputs]
     batched = _batched(model)
     some = sorted({*range(min(size, 4)), size - 1})
@@ -308,23 +317,25 @@ def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
             for i in some
         ]
     except ModelError:
-        return False
-    return all(
-        _follows(array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size)
+        return None
+    axes = {
+        name: _follows(array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size)
         for name, array in want.items()
-    )
+    }
+    found = {name: axis for name, axis in axes.items() if axis is not None}
+    return found if len(found) == len(axes) else None
 
 
-def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np.ndarray]], size: int) -> bool:
-    """Whether the outputs of a batch twice as large and of single samples are what `array` says they must be."""
+def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np.ndarray]], size: int) -> int | None:
+    """Return the axis of the samples where a batch twice as large and single samples give what `array` holds."""
     longer = [axis for axis in range(min(array.ndim, twice.ndim)) if array.shape[axis] != twice.shape[axis]]
     if array.ndim != twice.ndim or len(longer) != 1:
-        return False
+        return None
     array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
     rows = len(array) // size
     if longer[0] and rows != 1:  # what lies behind one another there is time, or places, of all samples
-        return False
-    return (
+        return None
+    same = (
         len(array) % size == 0
         and len(twice) == 2 * len(array)
         and _close(twice[: len(array)], array)
@@ -333,6 +344,7 @@ def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np
             for i, one in alone
         )
     )
+    return longer[0] if same else None
 
 
 def _run(runner: FloatRunner, feed: _Feed) -> _Feed:

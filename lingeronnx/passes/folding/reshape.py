@@ -1,7 +1,8 @@
-"""Make the target of Reshape a constant, and Flatten's kin readable: exporters compute `x.size(0)` at run time.
+"""Make the target of Reshape and the sizes of Resize constants: exporters compute `x.size(0)` at run time.
 
-A Reshape whose traced result keeps axis 0 and has static other dimensions becomes ``Reshape(x, [0, ...])``; the chain
-of Shape, Gather and Concat that computed the target dies with it.
+A Reshape whose traced result keeps axis 0 and has static other dimensions becomes ``Reshape(x, [0, ...])``, a Resize
+whose samples have one size before and one behind gets the factors in place of sizes; the chain of Shape, Gather and
+Concat that computed these dies with it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ import numpy as np
 from ...graph import ir
 from .._pass import Answer, Reason
 
+#: Operator -> the input that holds its target.
+_TARGETS = {"Reshape": 1, "Resize": 3}
+
 
 def is_computed(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape whose target is computed at run time."""
-    return node.op_type == "Reshape" and not node.domain and ir.const(node.inputs[1]) is None
+    """Whether `node` is a Reshape or a Resize whose target is computed at run time."""
+    place = _TARGETS.get(node.op_type, len(node.inputs))
+    target = None if node.domain or place >= len(node.inputs) else node.inputs[place]
+    return target is not None and ir.const(target) is None
 
 
 def constant_reshape(model: ir.Graph) -> Answer:
-    """Make Reshape targets of `model` constant where the shapes allow it."""
+    """Make targets of `model` constant where the shapes allow it."""
     changed, why = 0, list[Reason]()
     for node in model.graph:
         if not is_computed(node):
+            continue
+        if node.op_type == "Resize":
+            reason = _with_factors(model, node)
+            changed += not reason
+            why += [Reason(node, reason)] if reason else []
             continue
         source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
         if source is None or result is None or not source or not result:
@@ -44,3 +55,21 @@ def constant_reshape(model: ir.Graph) -> Answer:
     if changed:
         ir.remove_unused(model)
     return Answer(changed, why)
+
+
+def _with_factors(model: ir.Graph, node: ir.Node) -> str:
+    """Give a Resize factors in place of the sizes that they lead to; return why not, or nothing."""
+    source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
+    if not result or len(source) != len(result) or None in (*source[1:], *result[1:]):
+        return "an axis other than the first is not known"
+    if ir.attr(node, "axes") or ir.attr(node, "keep_aspect_ratio_policy", "stretch") not in ("stretch", b"stretch"):
+        return "it resizes some axes, or keeps their ratio"
+    sizes = [(int(n or 0), int(m or 0)) for n, m in zip(source[1:], result[1:], strict=True)]
+    factors = np.array([1.0, *(m / max(n, 1) for n, m in sizes)], np.float32)
+    reached = [int(n * float(f)) for (n, _), f in zip(sizes, factors[1:], strict=True)]
+    if source[0] != result[0] or reached != [m for _, m in sizes]:  # a factor that float32 rounds down loses a row
+        return "no factor leads to its sizes"
+    name = ir.fresh_name(model, f"{node.outputs[0].name}_scales")
+    node.replace_input_with(2, ir.add_initializer(model, name, factors))
+    node.replace_input_with(3, None)
+    return ""

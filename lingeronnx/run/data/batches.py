@@ -213,9 +213,10 @@ class Data:
         if labels is not None:
             sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
         if len(set(sizes.values())) > 1:
+            fewest = min((name for name in sizes if name != "labels"), key=sizes.__getitem__)
             raise DataError(
-                f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}); "
-                "give all inputs as many samples, or say of one that it has none: quantize with --batch-axis h=none"
+                f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}); give all inputs as "
+                f"many samples, or say of one that it has none: quantize with --batch-axis {fewest}=none"
             )
         return checked, next(iter(sizes.values()))
 
