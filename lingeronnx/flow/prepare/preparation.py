@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import ConfigError, ModelError
 from ...fit import Fitted
-from ...graph import ir
+from ...graph import ir, operators
 from ...graph.batch_axes import tell_batch_axes
 from ...graph.digests import whole
 from ...graph.fixed_inputs import Given, fix_inputs
@@ -251,13 +251,38 @@ def _infinite(prepared: Prepared) -> dict[str, str]:
     if not reached:
         return {}
     for node in graph:
-        if any(value is not None and value.name in reached for value in node.inputs):
+        if any(value is not None and value.name in reached for value in node.inputs) and not _shares(node):
             reached.update(str(value.name) for value in node.outputs)
-    names = reached.intersection(prepared.parts.activations)
-    tensors = prepared.runner.run(prepared.data.first(prepared.few), names) if names else ()
-    strange = {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
+    strange = _seen_infinite(prepared, reached.intersection(prepared.parts.activations))
     why = "it reads or writes infinite values, which come from a constant of the model"
     return dict.fromkeys(prepared.parts.touching(strange), why)
+
+
+def _shares(node: ir.Node) -> bool:
+    """Whether `node` makes shares of a row, from 0 to 1, of any numbers."""
+    kind = operators.OPERATORS.get(node.op_type)
+    return kind is not None and kind.row and kind.positive
+
+
+def _seen_infinite(prepared: Prepared, names: Collection[str]) -> set[str]:
+    """Return which of the tensors are infinite somewhere."""
+    found = set[str]()
+    feeds = _samples(prepared.data, prepared.few)
+    while names and (feed := next(feeds, None)) is not None:
+        tensors = prepared.runner.run(feed, names)
+        found |= {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
+        names = set(names) - found
+    return found
+
+
+def _samples(data: Data, few: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield all samples, a few at a time; the first alone where they can be read once only."""
+    if not data.rereadable:
+        yield data.first(few)
+        return
+    for feed, _ in data.batches(few):
+        yield feed
+    yield from data.held()
 
 
 def _outputs(model: ir.Graph) -> list[str]:
