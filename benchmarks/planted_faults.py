@@ -345,8 +345,8 @@ def _drawn(net: Net, rng: np.random.Generator) -> tuple[onnx.ModelProto, Any, in
     proto = onnx.ModelProto()
     proto.CopyFrom(net.proto)
     inner = _inner(proto)
-    chosen = inner[rng.integers(len(inner))]  # a channel that speaks: to spoil another spoils nothing
-    seen = Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0].max(axis=(0, 2, 3))
+    chosen = inner[rng.integers(len(inner))]  # a channel that speaks: to spoil one that is silent spoils nothing
+    seen = np.ptp(Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0], axis=(0, 2, 3))
     return proto, chosen, int(rng.choice(np.flatnonzero(seen >= np.median(seen[seen > 0]) / 2)))
 
 
