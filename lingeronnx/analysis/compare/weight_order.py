@@ -34,14 +34,13 @@ def swapped_rows(ours: ir.Node, theirs: ir.Node, factor: Sequence[float] = (1.0,
     made, meant = (_weight(node) for node in (ours, theirs))
     if form is None or form.channel_axis != 0 or made is None or meant is None:
         return []
+    telling = _reach(np.abs(made)) >= _COUNTS
     factors = np.array(factor, np.float64)
     if factors.size == made.shape[1]:
         made = made * factors.reshape(1, -1, *[1] * (made.ndim - 2))
     ways = [meant, meant.T] if meant.ndim == 2 else [meant]  # a matrix may lie either way
     near = [_likeness(made, way) for way in ways if way.shape == made.shape and made[0].size > 1]
-    if not near:
-        return []
-    return _pairs(max(near, key=np.trace), _reach(np.abs(_weight(ours))) >= _COUNTS)
+    return _pairs(max(near, key=np.trace), telling) if near else []
 
 
 def _weight(node: ir.Node) -> np.ndarray | None:

@@ -85,7 +85,8 @@ def profile(
             recorded.chosen(prefixes, types)
         if home is not None:
             recorded.table(home, prefixes, types, with_stack)
-            write_text(home / PAGE, page(recorded, ir.label_of(model), prefixes, types))
+            name = "the model" if isinstance(model, Session) else ir.label_of(model)
+            write_text(home / PAGE, page(recorded, name, prefixes, types))
             save_profile(recorded, home / FILE)
             if tensorboard:
                 recorded.tensorboard(home, prefixes, types, per_channel)
