@@ -154,7 +154,8 @@ def _grouped(
     members: dict[str, list[str]] = {}
     for name, finding in ((name, by_layer[name]) for name in rows if name in by_layer):
         head = name
-        if finding.kind in _SAME_KIND:
+        own = finding.kind == "dead channel" and rows[name].kinds[0] not in operators.KEEP_SCALE  # the layer's doing
+        if finding.kind in _SAME_KIND and not own:
             for parent in parents[name]:
                 other = by_layer.get(parent)
                 if other is not None and other.kind == finding.kind and same_scale(rows[name], rows[parent]):

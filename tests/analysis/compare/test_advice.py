@@ -5,8 +5,10 @@ import onnx
 import pytest
 
 from benchmarks.planted_faults import KINDS, NETS, _inner, _Weights, dense_net, judged, kinds_of, outlier_channel
+from lingeronnx.analysis.compare import advice
 from lingeronnx.analysis.compare.advice import _fixed, _of_same_scale, advise, parents
-from lingeronnx.analysis.compare.join import join
+from lingeronnx.analysis.compare.finding import finding_of
+from lingeronnx.analysis.compare.join import ComparedTensor, join
 from lingeronnx.analysis.compare.sources import source
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import whole
@@ -103,6 +105,18 @@ def test_what_a_given_scale_binds_is_not_called_the_users(dense):
     for seed in range(2):
         outcome = judged(KINDS[1](dense, np.random.default_rng(seed)))
         assert outcome.layer, f"{outcome.wanted}; said: {outcome.first}"
+
+
+def test_dead_channels_of_a_layer_are_its_own(monkeypatch):
+    """They are told with those of the Relu behind, and apart from those of a layer of the same scale by chance."""
+    monkeypatch.setattr(advice, "same_scale", lambda *_: True)
+    rows = {name: ComparedTensor(name, (kind, ""), ("", "")) for name, kind in zip("abc", ("Conv", "Relu", "Conv"),
+                                                                                  strict=True)}  # fmt: skip
+    words = {"measured": "m", "limit": "l", "remedy": "r", "order": 3, "level": 30.0}
+    for kind, groups in (("dead channel", [("a", ("b",)), ("c", ())]), ("scale too large", [("a", ("b", "c"))])):
+        found = {name: finding_of(row, kind=kind, **words) for name, row in rows.items()}
+        made = advice._grouped(found, rows, {"a": [], "b": ["a"], "c": ["b"]})
+        assert [(finding.layer, finding.also) for finding in made] == groups
 
 
 @pytest.mark.deep
