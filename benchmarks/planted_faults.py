@@ -9,7 +9,7 @@ plants them, and prints what is found and what is given back.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -345,9 +345,9 @@ def _drawn(net: Net, rng: np.random.Generator) -> tuple[onnx.ModelProto, Any, in
     proto = onnx.ModelProto()
     proto.CopyFrom(net.proto)
     inner = _inner(proto)
-    chosen = inner[rng.integers(len(inner))]  # a channel that speaks: to spoil another spoils nothing
-    seen = Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0].max(axis=(0, 2, 3))
-    return proto, chosen, int(rng.choice(np.flatnonzero(seen >= np.median(seen) / 2)))
+    chosen = inner[rng.integers(len(inner))]  # a channel that speaks: to spoil one that is silent spoils nothing
+    seen = np.ptp(Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0], axis=(0, 2, 3))
+    return proto, chosen, int(rng.choice(np.flatnonzero(seen >= np.median(seen[seen > 0]) / 2)))
 
 
 def _cause(net: Net, proto: onnx.ModelProto, nodes: Any, *causes: str) -> Spoiled:
@@ -423,10 +423,14 @@ class Outcome:
     options: str
 
 
-def judged(spoiled: Spoiled) -> Outcome:
-    """Compare, and look at the first finding."""
+def judged(spoiled: Spoiled, own: Collection[tuple[str, str]] = ()) -> Outcome:
+    """Compare, and look at the first finding.
+
+    own : (kind, layer) of what is found without the fault, too: that is skipped, but for the spoiled layer.
+    """
     comparison = compare(spoiled.model, spoiled.graph, spoiled.data)
-    first = comparison.findings[0] if comparison.findings else None
+    new = (f for f in comparison.findings if f.layer in spoiled.layers or (f.kind, f.layer) not in own)
+    first = next(new, None)
     wanted = f"{'/'.join(sorted(spoiled.causes))} at {sorted(spoiled.layers)}"
     said = "nothing" if first is None else f"{first.kind} at {first.layer}: {first.measured}"
     right = first is not None and first.layer in spoiled.layers, first is not None and first.kind in spoiled.causes

@@ -3,10 +3,10 @@
     python -m benchmarks.planted_remedies [--each 4] [--jobs 1] [--kind scale_small ...] [--net dense ...] [--details]
 
 Every graph is what ``lingeronnx quantize`` writes: with the options that make a fault of `planted_faults`, or spoiled
-after it was made. Counted is how often the first finding names the layer and the cause. Then the model is quantized
-again with the advised options behind the others, and without the change where the graph was changed. All levels are the
-SQNR in dB of the worst output against the float model, on samples that nothing was calibrated with, none counted above
-60 dB:
+after it was made. Counted is how often the first finding names the layer and the cause; what is found without the
+fault, too, is skipped: plain scales have faults of their own. Then the model is quantized again with the advised
+options behind the others, and without the change where the graph was changed. All levels are the SQNR in dB of the
+worst output against the float model, on samples that nothing was calibrated with, none counted above 60 dB:
 
     took        what the net without the fault has, less what the spoiled one has
     given back  what the mended one has, less what the spoiled one has; in percent of what the fault took
@@ -44,6 +44,7 @@ from benchmarks.planted_faults import (
     judged,
     kinds_of,
 )
+from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.graph import ir
 from lingeronnx.run.metrics import decibel
 from lingeronnx.run.session import Session
@@ -92,6 +93,14 @@ def sound(name: str, plain: bool) -> float:
     return level(net.model, quantized(net.model, net.calib, PLAIN) if plain else net.lowered, net.data)
 
 
+@cache
+def own_findings(name: str) -> frozenset[tuple[str, str]]:
+    """Return (kind, layer) of what `compare` finds in a net without a fault, under plain scales."""
+    net = made(name)
+    found = compare(net.model, quantized(net.model, net.calib, PLAIN), net.data).findings
+    return frozenset((finding.kind, finding.layer) for finding in found)
+
+
 @dataclass(frozen=True)
 class Mended:
     """What a fault took, and what its remedy gave: levels in dB of the sound, the spoiled and the mended model.
@@ -130,7 +139,7 @@ def mended(name: str, kind: int, seed: int) -> Mended:
     calib = net.calib if fault.calib is None else fault.calib
     again = quantized(fault.model, calib, fault.line)
     fault = replace(fault, graph=again) if fault.line else fault
-    outcome = judged(fault)
+    outcome = judged(fault, own_findings(name) if fault.line == PLAIN else ())
     options = shlex.split(outcome.options)
     best = quantized(fault.model, calib, [*fault.line, *options]) if options else again
     levels = [level(fault.model, graph, fault.data) for graph in (fault.graph, again, best)]

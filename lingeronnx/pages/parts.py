@@ -11,12 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..alike import visible
 
-__all__ = ["bar", "command", "facts", "line", "listed", "note", "picture", "table", "text", "title", "whole"]
+__all__ = ["bar", "command", "facts", "line", "listed", "note", "path", "picture", "table", "text", "title", "whole"]
 
 
 def text(value: object) -> str:
     """Return a text as HTML, in attributes as well."""
     return html.escape(visible(str(value)))
+
+
+def path(value: object) -> str:
+    """Return a name of parts with slashes between, which on a narrow screen is broken behind a slash first."""
+    return text(value).replace("/", "/<wbr>")
 
 
 def title(name: str) -> str:

@@ -45,6 +45,11 @@ with Dumper() as d:
     net(x)
     d.save_out_analyse_log(save_log_path="Analyse_layer_output.log")
 assert "root.conv1" in Path("Analyse_layer_output.log").read_text()
+with Dumper() as d:
+    session = d.analyse_layer_output("float.onnx", match_pattern="root.")
+    session(samples)
+    d.save_out_analyse_log(save_log_path="of_file.log")
+assert "root./conv1/Conv" in Path("of_file.log").read_text()
 """,
         ),
         Line(
@@ -195,6 +200,12 @@ assert "rank" in Path("analysis_results/analysis.txt").read_text()
             """
 analyzer = AnalysisQuant("float.onnx", eval_function=lambda model: float("nan"), data_loader=samples)
 with raises(lo.ConfigError, match="returned nan"):
+    analyzer.analysis()
+analyzer = AnalysisQuant("float.onnx", eval_function=lambda model: 1.0, data_loader=samples, save_dir="ties")
+analyzer.analysis()
+assert "layers have a value that others have too" in Path("ties/analysis.txt").read_text()
+analyzer = AnalysisQuant("float.onnx", eval_function=lambda model: 2.0, data_loader=samples, save_dir="ties")
+with raises(lo.ConfigError, match="give another save_dir or checkpoint_name"):
     analyzer.analysis()
 """,
         ),

@@ -47,3 +47,7 @@ def test_cells_say_their_column_on_a_narrow_screen():
 
 def test_a_memory_of_no_size_is_no_division():
     assert "0 of 0 bytes, -" in parts.bar("psram", 0, 0)
+
+
+def test_a_path_may_be_broken_behind_its_slashes():
+    assert parts.path("/a/<b>") == "/<wbr>a/<wbr>&lt;b&gt;"

@@ -47,7 +47,7 @@ def _cost(check: Check) -> list[str]:
     cycles = [""] * len(cost.layers) if latency is None else [f"{layer.total:,.0f}" for layer in latency.layers]
     rows = [
         [
-            parts.text(layer.node),
+            parts.path(layer.node),
             parts.text(layer.op_type),
             f"{layer.macs:,}",
             parts.text(layer.width),

@@ -8,14 +8,14 @@ explain its error is not named, and tensors that share a scale are named once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ...errors import ConfigError
 from ...flow.prepare.selectors import select_tensors
-from ...graph import ir
+from ...graph import ir, operators
 from ...run.origin import made_with
 from .channel_causes import costs_little, large, weights
 from .finding import LayerFinding
@@ -49,12 +49,12 @@ def advise(
         return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
     closer = LayerExaminer(join, feeds)
-    calibrated, fixed = closer.made and _calibrated(join), _fixed(join)
+    told, fixed = closer.made and _tells_scales(join), _of_same_scale(_fixed(join), rows, before)
     for name, row in rows.items():
         if name in by_layer:
             continue
         finding = held_wrong(row, {p: rows[p] for p in before[name]}, by_layer, name in fixed)
-        if finding is not None and finding.kind == "scale too small" and calibrated:
+        if finding is not None and finding.kind == "scale too small" and told and name not in fixed:
             finding = large(row, join) or replace(finding, order=3)  # what the rules bind it to has set it
         if finding is not None:
             by_layer[name] = finding
@@ -80,12 +80,22 @@ def advise(
     return sorted(_grouped(by_layer, rows, before), key=lambda f: (f.order, -f.weight))
 
 
-def _calibrated(join: Join) -> bool:
-    """Whether what is analysed says that calibration alone chose its scales: the user has fixed none."""
+def _tells_scales(join: Join) -> bool:
+    """Whether what is analysed says whose scales it has: calibration chose those that the user has not given."""
     given = None if join.other.graph is None else made_with(join.other.graph)
-    overrides = {} if given is None else given.get("overrides", {})
-    own = overrides.values() if isinstance(overrides, dict) else [overrides]
-    return given is not None and all(isinstance(said, dict) and "scale" not in said for said in own)
+    return given is not None and isinstance(given.get("overrides", {}), dict)
+
+
+def _of_same_scale(
+    names: Collection[str], rows: Mapping[str, ComparedTensor], before: Mapping[str, Sequence[str]]
+) -> set[str]:
+    """Return `names`, and the tensors whose scale is theirs because one is moved into the other, or joined to it."""
+    moving = operators.KEEP_SCALE | operators.MOVES
+    pairs = [(name, p) for name, row in rows.items() if row.kinds[0] in moving for p in before[name]]
+    tied, found = [pair for pair in pairs if same_scale(*(rows[name] for name in pair))], set(names)
+    while more := {name for pair in tied for name in pair if found & set(pair)} - found:
+        found |= more
+    return found
 
 
 def _fixed(join: Join) -> frozenset[str]:
@@ -144,7 +154,8 @@ def _grouped(
     members: dict[str, list[str]] = {}
     for name, finding in ((name, by_layer[name]) for name in rows if name in by_layer):
         head = name
-        if finding.kind in _SAME_KIND:
+        own = finding.kind == "dead channel" and rows[name].kinds[0] not in operators.KEEP_SCALE  # the layer's doing
+        if finding.kind in _SAME_KIND and not own:
             for parent in parents[name]:
                 other = by_layer.get(parent)
                 if other is not None and other.kind == finding.kind and same_scale(rows[name], rows[parent]):

@@ -25,7 +25,7 @@ from .advice import advise
 from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
 from .first_responses import answered
 from .join import Join, JoinedPart, batches
-from .option_trials import tried
+from .option_trials import ranked, tried
 from .page import page
 from .sources import DumpSource, TensorSource, source
 
@@ -91,15 +91,16 @@ def _told(joined: Join, few: Mapping[str, np.ndarray], ordered: bool, names: tup
     closer = {name: array[:_CLOSER] if array.ndim else array for name, array in few.items()}
     answers = {} if ordered else {spec.name: answered(joined.base, spec.name, few) for spec in joined.base.inputs}
     findings = advise(joined, closer, answers)
+    options = None if ordered else tried(joined, findings, few)
     return Comparison(
         joined,
-        findings,
+        ranked(findings, options),
         names,
         accuracy=joined.accuracy,
         outputs=joined.outputs,
         cycles=cycles_of_nodes(joined.other.graph, {row.nodes[1] for row in joined.rows.values()}),
         weight_bits=_weight_bits(joined.other.graph),
-        tried=None if ordered else tried(joined, findings, few),
+        tried=options,
         notes=[said.open for said in answers.values() if said.open],
     )
 

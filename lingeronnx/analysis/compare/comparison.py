@@ -118,7 +118,9 @@ class Comparison:
         found = self.tried
         with_all = f"with all options {number(found.every)} dB, without {number(found.now)} dB"
         if not found.best:
-            return [f"No option gives {GAIN:g} dB: {with_all}.", ""]
+            sure = "gives" if found.value - found.now < GAIN else "is sure to give"
+            itself = "" if sure == "gives" else f", where the graph itself has {number(found.graph)} dB"
+            return [*wrapped(f"No option {sure} {GAIN:g} dB: {with_all}{itself}.", "", _INDENT), ""]
         whole = set(found.best) == {option for finding in self.findings for option in finding.options}
         head = "All options together:"
         if not whole:

@@ -42,18 +42,20 @@ def _counts(row: ComparedTensor) -> np.ndarray:
 
 
 def broken(row: ComparedTensor, closer: LayerExaminer, explained: bool) -> LayerFinding | None:
-    """Return what is wrong with a layer that computes something else; a bias at its end is wrong whatever it does.
+    """Return what is wrong with a layer that computes something else.
+
+    A bias at its end, and weights of channels in each other's place, are wrong whatever the samples show.
 
     Nothing where the integer graph is as it was made of this float model.
     """
     if closer.made:
         return None
-    wrong_bias = closer.bias(row)
-    if wrong_bias is None and not explained and _strange(row):
-        wrong_bias = closer.look(row)
-    if wrong_bias is None:
+    wrong = closer.bias(row) or closer.order(row)
+    if wrong is None and not explained and _strange(row):
+        wrong = closer.look(row)
+    if wrong is None:
         return None
-    kind, measured, limit, at = wrong_bias
+    kind, measured, limit, at = wrong
     remedy = "the integer graph is not what the float model asks for: quantize the float model again"
     finding = finding_of(row, kind=kind, measured=measured, limit=limit, remedy=remedy, order=1)
     if at is None:

@@ -6,7 +6,7 @@ bias at the end of its type, attributes that differ, a missing Relu, channels in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from ...run.origin import made_from
 from ..stats.channels import STILL, axis_of, laid
 from .join import ComparedTensor, Join
 from .sources import FloatSource, Item, PlannedSource
+from .weight_order import swapped_rows
 
 __all__ = ["LayerExaminer"]
 
@@ -121,6 +122,16 @@ class LayerExaminer:
             "none",
             None,
         )
+
+    def order(self, row: ComparedTensor) -> Answer | None:
+        """Return which channels of a layer have each other's weights, whether or not that is seen in these samples."""
+        ours = self._other.node(row.name)
+        theirs = next((n for n in self._before(row.name) if n.op_type in operators.LAYERS), None)
+        if ours is None or theirs is None:
+            return None
+        held = self._held.get(str(theirs.inputs[0].name)) if theirs.inputs[0] is not None else None
+        pairs = swapped_rows(ours, theirs, (1.0,) if held is None else held.factor)
+        return _swapped(pairs, "weights") if pairs else None
 
     def _attributes(self, row: ComparedTensor) -> Answer | None:
         """Return where pads, strides, dilations or group are not those of the float model's layer."""
@@ -232,8 +243,12 @@ def _order(x: np.ndarray, y: np.ndarray) -> Answer | None:
         fixed[[i, j]] = b[[j, i]]
     if _level(a, fixed) < _level(a, b) + 1:
         return None
+    return _swapped(pairs, "values")
+
+
+def _swapped(pairs: Sequence[tuple[int, int]], what: str) -> Answer:
     listed = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
-    return "channels swapped", f"channels {listed} hold each other's values", "the float model's order", None
+    return "channels swapped", f"channels {listed} hold each other's {what}", "the float model's order", None
 
 
 def _offset(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:

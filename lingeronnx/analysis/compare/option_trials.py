@@ -5,7 +5,8 @@ Where that leaves a tensor as it is without the options, its scale is the one th
 on other data. The plan is computed in float: what rounding alone leaves of the outputs. What `quantize` refines beyond
 that is left out, with and without the options; where nothing helps so, options for wrong scales are tried with refined
 weights, too. A graph that does not say what it was made with is taken as it is. Each option that is advised is worth
-`GAIN`. Nothing is tried for a dump, which has no float model, and for models of very many multiply-accumulates.
+`GAIN`, and all together more than what the trial without options is off from the graph. Nothing is tried for a dump,
+which has no float model, and for models of very many multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .finding import LayerFinding
 from .join import Join
 from .sources import FloatSource, IntegerSource, PlannedSource, TensorSource
 
-__all__ = ["GAIN", "TriedOptions", "tried"]
+__all__ = ["GAIN", "TriedOptions", "ranked", "tried"]
 
 #: What options must give to be advised, in dB.
 GAIN = 0.5
@@ -47,16 +48,23 @@ _WORK = 2_000_000_000  # multiply-accumulates of a sample beyond which nothing i
 class TriedOptions:
     """What options gave.
 
-    best : those to take, none where nothing helps. value : the worst output's SQNR in dB with them; every : with all of
-    them; now : without any, planned in the same way, or of a graph that does not say what it was made with. refined :
-    whether weights were refined as `quantize` does; else it is rounding alone.
+    best : those to take, none where nothing helps. value : the worst output's SQNR in dB with those that gave most;
+    every : with all of them; now : without any, planned in the same way, or of a graph that does not say what it was
+    made with. graph : of the graph itself. refined : whether weights were refined as `quantize` does; else it is
+    rounding alone.
     """
 
     best: tuple[str, ...]
     value: float
     every: float
     now: float
+    graph: float
     refined: bool = False
+
+    @property
+    def sure(self) -> bool:
+        """Whether they give `GAIN`, and more than the trial is off where nothing was changed."""
+        return self.value - self.now >= max(GAIN, abs(self.now - self.graph))
 
 
 def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]) -> TriedOptions | None:
@@ -71,25 +79,35 @@ def tried(join: Join, findings: Sequence[LayerFinding], feeds: Mapping[str, np.n
     if sum(macs(node) for node in base.graph.graph) > _WORK:
         return None
     trial = _Trial(base, other, feeds)
-    now = min(join.outputs.values()) if trial.given is None else trial.value(())
-    every = trial.value(words)
+    found = _best(trial, words[:_SINGLE], words)
+    wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[:_SINGLE]
+    if found is not None and not found.best and wrong and trial.refines:
+        return _best(trial.with_refined_weights, wrong, words) or found
+    return found
+
+
+def ranked(findings: Sequence[LayerFinding], found: TriedOptions | None) -> list[LayerFinding]:
+    """Return the findings with the first whose option gives most before those whose options give less.
+
+    Behind what has no option, such as data that are not those of calibration, it stays.
+    """
+    best = found.best[:1] if found is not None else ()
+    lead = next((place for place, finding in enumerate(findings) if {*best} & {*finding.options}), 0)
+    to = next((place for place in range(lead, 0, -1) if not findings[place - 1].options), 0)
+    return [*findings[:to], findings[lead], *findings[to:lead], *findings[lead + 1 :]] if findings else []
+
+
+def _best(trial: _Trial, single: Sequence[str], words: Sequence[str]) -> TriedOptions | None:
+    """Return what the options `words` give, those of `single` one by one; None where nothing can be tried."""
+    now = trial.graph if trial.given is None else trial.value(())
+    every = None if now is None else trial.value(words)
     if now is None or every is None:
         return None
-    best, value = _grown(trial, words[:_SINGLE], now)
+    best, value = _grown(trial, single, now)
     if every - value >= GAIN:
-        best, value = words, every
-    wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[:_SINGLE]
-    if not best and wrong and trial.refines:
-        return _refined(trial.with_refined_weights, wrong, words) or TriedOptions(best, value, every, now)
-    return TriedOptions(best, value, every, now)
-
-
-def _refined(trial: _Trial, wrong: Sequence[str], words: Sequence[str]) -> TriedOptions | None:
-    """Return what the options `wrong` of all `words` give; None where none gives `GAIN`, or nothing can be tried."""
-    now = trial.value(())
-    best, value = ((), 0.0) if now is None else _grown(trial, wrong, now)
-    every = trial.value(words) if best else None
-    return None if now is None or every is None else TriedOptions(best, value, every, now, refined=True)
+        best, value = tuple(words), every
+    found = TriedOptions(best, value, every, now, trial.graph, trial.refined)
+    return found if found.sure else replace(found, best=())
 
 
 def _grown(trial: _Trial, words: Sequence[str], value: float) -> tuple[tuple[str, ...], float]:
@@ -109,21 +127,33 @@ class _Trial:
     """Plans the float model with options, and measures the outputs."""
 
     def __init__(self, base: FloatSource, other: IntegerSource, feeds: Mapping[str, np.ndarray]) -> None:
-        self._base, self._feeds = base, dict(feeds)
+        self._base, self._other, self._feeds = base, other, dict(feeds)
+        self._known: dict[tuple[tuple[str, ...], bool], float | None] = {}
         self._names = [str(value.name) for value in base.graph.graph.outputs]
         self._plan = other.plan
         self._want = {name: array for name, array, _ in base.session.tensors(feeds, self._names)}
         self.given = made_with(other.graph)
-        self._refine = False
+        self.refined = False
         self._equalized = any(len(set(moved.factor)) > 1 for moved in self._plan.transforms.values())
 
     def value(self, words: Sequence[str]) -> float | None:
         """Return the SQNR in dB of the worst output under options; None where they cannot be planned."""
-        try:
-            made = self._made(self._planned(words))
-            have = {name: (array, form) for name, array, form in made.run(self._feeds) if name in self._want}
-        except LingerOnnxError:
-            return None
+        key = tuple(words), self.refined
+        if key not in self._known:
+            try:
+                self._known[key] = self._level(self._made(self._planned(words)))
+            except LingerOnnxError:
+                self._known[key] = None
+        return self._known[key]
+
+    @cached_property
+    def graph(self) -> float:
+        """The same of the graph itself."""
+        level = self._level(self._other)
+        return math.inf if level is None else level
+
+    def _level(self, made: TensorSource) -> float | None:
+        have = {name: (array, form) for name, array, form in made.run(self._feeds) if name in self._want}
         found = math.inf
         for name, (array, form) in have.items():
             pair = PairMeasures()
@@ -140,11 +170,11 @@ class _Trial:
     def with_refined_weights(self) -> _Trial:
         """The same, where weights are refined and the outputs are the simulator's."""
         trial = copy(self)
-        trial._refine = True
+        trial.refined = True
         return trial
 
     def _made(self, planned: Planned) -> TensorSource:
-        if not self._refine:
+        if not self.refined:
             return PlannedSource(planned.graph, planned.plan)
         lowered = lower(planned.parts.on(refined(planned)), planned.plan, planned.target)
         return IntegerSource(Session(lowered.graph))

@@ -14,7 +14,7 @@ from .join import ComparedTensor
 __all__ = ["held_wrong", "range_text", "same_scale"]
 
 _CLIPPED = 0.005  # share of values that a scale may cut off
-_USED = 0.2  # share of the integers that is too little
+_USED = 0.25  # share of the integers below which two bits stay empty
 _POOR = 25.0  # dB: above that a coarse scale does no harm, where the user did not choose it
 _SHARE = "{:.{d}%}"
 _FINER = 4  # powers of two that are tried, the first of them holds all values

@@ -82,6 +82,15 @@ class RecordedTensor:
     spread: Distribution
     channels: list[Distribution]
 
+    @property
+    def scale_text(self) -> str:
+        """The scale in a cell: "-" for floats, the least and the largest where channels have their own."""
+        if self.scale is None:
+            return "-"
+        if isinstance(self.scale, tuple):
+            return f"{min(self.scale):g} to {max(self.scale):g}"
+        return f"{self.scale:g}"
+
 
 def entries(model: ir.Graph) -> list[OperatorTensor]:
     """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
@@ -274,7 +283,7 @@ class Profile:
                     entry.module,
                     entry.attr,
                     recorded.dtype,
-                    _scale_text(recorded.scale),
+                    recorded.scale_text,
                     *numbers,
                     str(list(recorded.shape)),
                     *([entry.stack or "unknown"] if with_stack else []),
@@ -351,11 +360,3 @@ class Profile:
 def _named(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
     """Whether a name of the operator begins with one of `prefixes`."""
     return entry.module.startswith(prefixes) or entry.path.startswith(prefixes)
-
-
-def _scale_text(scale: _SCALES) -> str:
-    if scale is None:
-        return "-"
-    if isinstance(scale, tuple):
-        return f"{min(scale):g} to {max(scale):g}"
-    return f"{scale:g}"

@@ -3,6 +3,7 @@
 A profile's folder:
 
     statistic.txt   the table                        tensorboard/   histograms
+    profile.html    the same as a page
     profile.npz     the profile, see `saved`         tensors/       with `keep`: every tensor of every sample, a dump as
                                                                     `simulate --dump` writes it
 
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import ConfigError, DataError
-from ...files import renewing_folder
+from ...files import renewing_folder, write_text
 from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
@@ -32,16 +33,17 @@ from ...run.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
 from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource, dumped_tensors
+from .page import page
 from .profile import STATISTIC, Profile, Recorder
 from .profile_file import FILE, load_profile, save_profile
 
 __all__ = ["TENSORS", "RecordedSession", "compare_kept", "kept", "profile"]
 
-#: The folder with the tensors, in a profile's folder.
-TENSORS = "tensors"
+#: The page, and the folder with the tensors, in a profile's folder.
+PAGE, TENSORS = "profile.html", "tensors"
 
 #: What an older profile leaves in the folder of a new one: nothing of these.
-_PARTS = (STATISTIC, FILE, TENSORS)
+_PARTS = (STATISTIC, PAGE, FILE, TENSORS)
 
 
 def profile(
@@ -61,9 +63,9 @@ def profile(
 ) -> Profile:
     """Run a model, integer or float, on data; write its profile into the folder `out_dir` and return it.
 
-    prefixes, types : of the operators in statistic.txt and tensorboard/; profile.npz has all. with_stack : a column
-    that says where in the source an operator comes from. tensorboard : write histograms; per_channel : one per channel.
-    keep : write all tensors too. Raises DataError and ConfigError.
+    prefixes, types : of the operators in statistic.txt, profile.html and tensorboard/; profile.npz has all.
+    with_stack : a column of statistic.txt that says where in the source an operator comes from. tensorboard : write
+    histograms; per_channel : one per channel. keep : write all tensors too. Raises DataError and ConfigError.
     """
     session = model if isinstance(model, Session) else Session(model)
     if keep and out_dir is None:
@@ -83,6 +85,8 @@ def profile(
             recorded.chosen(prefixes, types)
         if home is not None:
             recorded.table(home, prefixes, types, with_stack)
+            name = "the model" if isinstance(model, Session) else ir.label_of(model)
+            write_text(home / PAGE, page(recorded, name, prefixes, types))
             save_profile(recorded, home / FILE)
             if tensorboard:
                 recorded.tensorboard(home, prefixes, types, per_channel)

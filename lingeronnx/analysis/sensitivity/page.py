@@ -33,12 +33,12 @@ def sensitivity_part(text: str, rows: Sequence[Sequence[Any]]) -> PagePart:
     said = [parts.text(line) for line in lines if line != f"  {words}"]
     html.append(f'<pre tabindex="0">{chr(10).join(said).strip()}</pre>')
     cells = [
-        [*map(parts.text, row[:_NAMED]), *("-" if value is None else f"{value:.6g}" for value in row[_NAMED:])]
+        [*map(parts.path, row[:_NAMED]), *("-" if value is None else f"{value:.6g}" for value in row[_NAMED:])]
         for row in rows
     ]
     if head[-1] == _WIDTHS:  # of the table alone, where some are not of 8 bits
         cells = [[*cell, parts.text(line.split()[-1])] for cell, line in zip(cells, ranked, strict=True)]
-    html += [parts.title("The ranking"), parts.table("the ranking", head, cells, range(_NAMED))]
+    html += [parts.title("The ranking"), parts.table("the ranking", head, cells, range(_NAMED), cards=True)]
     return PagePart("sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows))
 
 

@@ -52,8 +52,9 @@ __all__ = ["profile"]
 def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | None, **options: Any) -> None:
     """Write range, mean and variance of all that a model's operators read and write.
 
-    DIR gets statistic.txt, one row for each input, output, weight and bias of each operator, and profile.npz, which
-    holds the histograms too. Integers count as real values. Takes float models and integer graphs.
+    DIR gets statistic.txt, one row for each input, output, weight and bias of each operator, profile.html, the same for
+    a browser, and profile.npz, which holds the histograms too. Integers count as real values. Takes float models and
+    integer graphs.
     """
     source = folders_of_pictures(options)
     if options["per_channel"] and not options["tensorboard"]:

@@ -4,9 +4,12 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.planted_faults import KINDS, NETS, _inner, _Weights, concat_scale, dense_net, judged, outlier_channel
-from lingeronnx.analysis.compare.advice import _fixed, advise
-from lingeronnx.analysis.compare.join import join
+from benchmarks.planted_faults import KINDS, NETS, PLAIN, _inner, _Weights, dense_net, judged, kinds_of, outlier_channel
+from lingeronnx.analysis.compare import advice
+from lingeronnx.analysis.compare.advice import _fixed, _of_same_scale, advise, parents
+from lingeronnx.analysis.compare.compare import compare
+from lingeronnx.analysis.compare.finding import finding_of
+from lingeronnx.analysis.compare.join import ComparedTensor, join
 from lingeronnx.analysis.compare.sources import source
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import whole
@@ -30,7 +33,7 @@ def test_one_of_each_kind(dense, kind):
 def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
     """Weights of one channel, silent but for a few values, make the chip's rules bind the scale: these are the cause.
 
-    Of a graph that does not say that calibration chose its scales, the scale itself is named.
+    Of a graph that does not say who chose its scales, and where the user chose this one, the scale itself is named.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(dense.proto)
@@ -41,7 +44,8 @@ def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
     joined = join(*map(source, dense.quantized(proto)), dense.data)
     unknown = advise(joined, dense.data)[0]
     assert unknown.kind == "scale too small"
-    for settings, named in (({"calibrator": "max"}, False), ({"overrides": {"scores": {"scale": 8.0}}}, True)):
+    given = [{"overrides": {name: {"scale": 8.0}}} for name in ("scores", unknown.layer)]
+    for settings, named in (({"calibrator": "max"}, False), (given[0], False), (given[1], True)):
         note_made(joined.other.graph, whole(joined.base.graph), settings)
         first = advise(joined, dense.data)[0]
         assert (first.kind == unknown.kind) == named
@@ -87,21 +91,51 @@ def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
         assert not [finding for finding in found if finding.order == 1]
 
 
-@pytest.mark.deep
-def test_the_whole_table(dense):
-    """At least 8 models of each kind, half of them of a trained net where one lies beside the repository.
+def test_a_scale_that_the_user_gave_is_theirs_wherever_it_holds(dense):
+    """Of a Conv's output that is the Relu's, too, and of all that a Concat joins; of nothing behind a layer."""
+    rows = join(*map(source, (dense.model, dense.lowered)), dense.data)
+    found = _of_same_scale({"block0_0_a"}, rows.rows, parents(rows))
+    assert found == {"block0_0_a", "block0_0_a_relu"}
+    shared = _of_same_scale({"block0_1_cat"}, rows.rows, parents(rows))
+    assert {"block0_1_cat", "block0_1_b_relu"} <= shared
+    assert not {"image", "block0_1_a", "scores"} & shared
 
-    Over all kinds the layer is right in 90 %, the cause in 80 %. The first net is of every kind's make, the other has
-    no concat.
+
+def test_what_a_given_scale_binds_is_not_called_the_users(dense):
+    """One scale 8 times too large makes the rules of the chip bind others: that is told of them, behind the cause."""
+    for seed in range(2):
+        outcome = judged(KINDS[1](dense, np.random.default_rng(seed)))
+        assert outcome.layer, f"{outcome.wanted}; said: {outcome.first}"
+
+
+def test_dead_channels_of_a_layer_are_its_own(monkeypatch):
+    """They are told with those of the Relu behind, and apart from those of a layer of the same scale by chance."""
+    monkeypatch.setattr(advice, "same_scale", lambda *_: True)
+    rows = {name: ComparedTensor(name, (kind, ""), ("", "")) for name, kind in zip("abc", ("Conv", "Relu", "Conv"),
+                                                                                  strict=True)}  # fmt: skip
+    words = {"measured": "m", "limit": "l", "remedy": "r", "order": 3, "level": 30.0}
+    for kind, groups in (("dead channel", [("a", ("b",)), ("c", ())]), ("scale too large", [("a", ("b", "c"))])):
+        found = {name: finding_of(row, kind=kind, **words) for name, row in rows.items()}
+        made = advice._grouped(found, rows, {"a": [], "b": ["a"], "c": ["b"]})
+        assert [(finding.layer, finding.also) for finding in made] == groups
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_whole_table(dense, kind):
+    """Four models of each kind, and two of a trained net where one lies beside the repository and has it.
+
+    Of them one may be missed. What plain scales have without a fault, too, is left out. `benchmarks.planted_remedies`
+    has all nets.
     """
-    nets = [dense, NETS["resnet"]()] if "resnet" in NETS else [dense]
-    outcomes = {kind.__name__: [] for kind in KINDS}
-    for net, drawn in zip(nets, (range(8), range(4)), strict=False):
-        for kind in [kind for kind in KINDS if kind is not concat_scale or net is nets[0]]:
-            outcomes[kind.__name__] += [judged(kind(net, np.random.default_rng(seed))) for seed in drawn]
-    for name, found in outcomes.items():
-        print(f"{name:20} layer {sum(o.layer for o in found)}, cause {sum(o.cause for o in found)} of {len(found)}")
-    everything = [outcome for found in outcomes.values() for outcome in found]
-    assert np.mean([outcome.layer for outcome in everything]) >= 0.9
-    assert np.mean([outcome.cause for outcome in everything]) >= 0.8
-    assert min(map(len, outcomes.values())) >= 8
+    nets = [(dense, 4)] + ([(NETS["resnet"](), 2)] if "resnet" in NETS else [])
+    there = [(net, many) for net, many in nets if KINDS.index(kind) in kinds_of(net)]
+    found = []
+    for net, many in there:
+        spoiled = [kind(net, np.random.default_rng(seed)) for seed in range(many)]
+        plain = compare(*net.quantized(net.proto), net.data).findings if spoiled[0].line == PLAIN else ()
+        own = {(finding.kind, finding.layer) for finding in plain}
+        found += [judged(one, own) for one in spoiled]
+    missed = [f"{o.wanted}; said: {o.first}" for o in found if not (o.layer and o.cause)]
+    assert len(found) >= 4
+    assert len(missed) <= 1, missed

@@ -21,7 +21,7 @@ DATA = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.f
 #: {kind: where the measured number stands in the text, whether it is below its limit, the limit in words}
 NUMBERS = {
     "scale too large": (r"([\d.]+)% of the values", False, "0.5%"),
-    "scale too small": (r"([\d.]+)% of the integers", True, "20%"),
+    "scale too small": (r"([\d.]+)% of the integers", True, "25%"),
     "outlier activation": (r"is ([\d.]+) times", False, "10 times"),
     "outlier channel": (r"reaches ([\d.]+) times", False, "8 times"),
     "output in 8 bits": (r"([-\d.]+) dB", True, "18 dB"),

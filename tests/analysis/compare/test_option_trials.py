@@ -12,7 +12,7 @@ from lingeronnx.alike import visible
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.finding import LayerFinding
 from lingeronnx.analysis.compare.first_responses import answered
-from lingeronnx.analysis.compare.option_trials import GAIN, _Trial, tried
+from lingeronnx.analysis.compare.option_trials import GAIN, TriedOptions, _Trial, ranked, tried
 from lingeronnx.analysis.compare.sources import source
 from lingeronnx.graph import ir
 from lingeronnx.run.origin import made_with
@@ -101,7 +101,7 @@ def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatc
     made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
     found = lo.compare(net(), made, WILD).join
     given = _Trial.value
-    monkeypatch.setattr(_Trial, "value", lambda self, words: given(self, words) if self._refine else 20.0)
+    monkeypatch.setattr(_Trial, "value", lambda self, words: given(self, words) if self.refined else 20.0)
     right = replace(finding("--override second=scale:2^-1"), order=1)
     gave = tried(found, [right], WILD)
     assert gave.refined
@@ -194,3 +194,34 @@ def test_what_cannot_be_told_is_said() -> None:
     assert "from 8 samples" in answered(source(normed(right)), "x", {"x": right[:8]}).open
     alike = np.random.default_rng(0).standard_normal((64, 1, 16, 16)).repeat(3, axis=1).astype(np.float32)
     assert "cannot be told from channels" in answered(source(normed(alike)), "x", {"x": alike}).open
+
+
+def test_what_gives_most_comes_first_of_what_was_tried() -> None:
+    """Behind findings without an option: nothing behind wrong data or a broken layer can be judged."""
+    data, one, other, more = finding(), finding("--a"), finding("--b"), finding("--b", layer="more")
+    gave = TriedOptions(("--b",), 9.0, 9.0, 1.0, 1.0)
+    assert ranked([one, other, more], gave) == [other, one, more]
+    assert ranked([data, one, other, more], gave) == [data, other, one, more]
+    assert ranked([one, data, other], gave) == [one, data, other]
+    assert ranked([other, one], gave) == [other, one]
+    for same in (None, replace(gave, best=())):
+        assert ranked([one, other], same) == [one, other]
+    assert ranked([], gave) == []
+
+
+@pytest.mark.parametrize(("value", "graph", "sure"), [(20.6, 20.0, True), (20.4, 20.0, False), (22.0, 23.0, False),
+                                                      (24.0, 17.0, True), (22.0, 17.0, False)])  # fmt: skip
+def test_a_gain_is_more_than_the_trial_is_off(value, graph, sure) -> None:
+    """Planned anew without any option the outputs have 20 dB, the graph itself `graph`: so far are trials off."""
+    assert TriedOptions(("--a",), value, value, 20.0, graph).sure == sure
+
+
+def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch) -> None:
+    found = compared.join
+    monkeypatch.setattr(_Trial, "value", lambda self, words: 21.0 if words else 20.0)
+    monkeypatch.setattr(_Trial, "graph", 25.0)
+    gave = tried(found, [finding("--effort normal")], WILD)
+    assert gave.best == ()
+    text = replace(compared, findings=[finding("--effort normal")], tried=gave).advice()
+    assert "No option is sure to give 0.5 dB: with all options 21 dB, without 20 dB" in text
+    assert "the graph itself has 25 dB" in " ".join(text.split())

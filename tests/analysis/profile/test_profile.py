@@ -179,6 +179,7 @@ def test_the_command(made, tmp_path, monkeypatch) -> None:
     assert {row["op"] for row in rows} == {"Conv2dInt"}
     assert len(rows) == len(table((tmp_path / "out" / "statistic.txt").read_text()))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "profile.html",
         "profile.npz",
         "statistic.txt",
         "tensorboard",
