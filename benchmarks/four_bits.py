@@ -136,7 +136,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args) if _asked(r, args)}
     few = f"{_few(args)} bits" if args.max_drop is None else f"auto, at most {args.max_drop:g} points less"
-    print(f"| model | chip | effort | float | 8 bits | {few} | flash, 8 bits | flash, then | cycles, 8 | cycles, then |")
+    print(f"| model | chip | effort | float | 8 bits | {few} | flash, 8 | flash, then | cycles, 8 | cycles, then |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for effort, case, platform, bits in rows:
         if bits == _few(args) and case in args.only and platform in args.platform and effort in args.effort:
