@@ -8,8 +8,8 @@ a model without classes the SQNR of its output in dB), that of float, the bytes 
 them, the cycles of one run (known for one chip), and how many layers stay at 8 bits. With --log what was measured is
 kept there, and a run that was interrupted goes on.
 
-With --max-drop the widths are chosen, `--weight-bits auto --max-drop POINTS`: one half of the calibration data
-calibrates, the labels of the other choose, and the row has what this gives on the test data.
+With --max-drop the widths are chosen, `--weight-bits auto --max-drop POINTS`: the labels of every second test sample
+choose, and the rows have the accuracy of the others.
 """
 
 from __future__ import annotations
@@ -41,31 +41,30 @@ def _labelled(model: str, test: str, limit: int | None) -> tuple[list[Any], str]
     return found, mark
 
 
-def _halves(model: str, calib: str) -> tuple[dict[str, Any], list[Any]]:
-    """Return every second calibration sample, and the others with their labels."""
-    feeds, labels = zip(*_labelled(model, calib, None)[0], strict=True)
-    joined = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
-    others = {name: array[1::2] for name, array in joined.items()}
-    return {name: array[::2] for name, array in joined.items()}, [(others, np.concatenate(labels)[1::2])]
+def _halves(data: list[Any]) -> list[list[Any]]:
+    """Return every second sample with its label, and the others."""
+    return [
+        [({name: array[half::2] for name, array in feeds.items()}, labels[half::2]) for feeds, labels in data]
+        for half in (0, 1)
+    ]
 
 
 def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, bits: int | str) -> dict[str, Any]:
     """Return the figures of one model, chip, effort and width, or what is chosen for --max-drop."""
     held = CASES[case]
     model, test = held.model(args.models), held.test(args.loaders)
-    start = time.process_time()
-    calib: Any = held.calib(args.loaders)
-    wish = {}
-    if bits == _MIXED:
-        calib, chooses = _halves(model, calib)
-        wish = {"max_drop": args.max_drop, "eval_data": chooses, "metric": "top1"}
-    made = lo.quantize(model, calib, platform=platform, effort=effort, weight_bits=bits, **wish)
-    took = time.process_time() - start
     data, mark = _labelled(model, test, args.limit) if held.classes else (test, "")
+    wish = {}
+    if args.max_drop is not None:
+        data, chooses = _halves(data)
+        wish = {"max_drop": args.max_drop, "eval_data": chooses, "metric": "top1"} if bits == _MIXED else {}
+    start = time.process_time()
+    made = lo.quantize(model, held.calib(args.loaders), platform=platform, effort=effort, weight_bits=bits, **wish)
+    took = time.process_time() - start
     found = lo.evaluate(
         made.session(), data, baseline=model, output=None if held.classes else held.output, limit=args.limit
     )
-    noise = lo.evaluate(made.session(), test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
+    noise = lo.evaluate(made.session(), data, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
     try:
         cycles: float | None = lo.latency(made.graph).total if made.report.chip_ready else None
     except ConfigError:  # of this chip nobody has published any
@@ -75,7 +74,7 @@ def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, b
         "metric": found.metric, "value": found.value, "sqnr": noise.value, "ready": made.report.chip_ready,
         "flash": made.report.cost.weights if made.report.cost is not None else None, "cycles": cycles,
         "kept": [note for note in made.report.notes if f"stay at {_WHOLE} bits" in note],
-        "cpu": took, "words": made.report.packer_args, "drop": args.max_drop if bits == _MIXED else None,
+        "cpu": took, "words": made.report.packer_args, "drop": args.max_drop,
         "widths": made.report.search["weight_bits"] if made.report.search else None,
     }  # fmt: skip
 
@@ -103,7 +102,7 @@ def _few(args: argparse.Namespace) -> int | str:
 
 def _asked(row: dict[str, Any], args: argparse.Namespace) -> bool:
     """Whether a row of the log was made for the same wish, or for none."""
-    return row["bits"] != _MIXED or row["drop"] == args.max_drop
+    return row["drop"] == args.max_drop
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -134,6 +133,8 @@ def main() -> None:
     parser.add_argument("--max-drop", type=float, help="points that top-1 may fall by: mixed widths")
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
+    if args.max_drop is not None and not all(CASES[case].classes for case in args.only):
+        parser.error("--max-drop is for models with classes; name these with --only")
     rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args) if _asked(r, args)}
     few = f"{_few(args)} bits" if args.max_drop is None else f"auto, at most {args.max_drop:g} points less"
     print(f"| model | chip | effort | float | 8 bits | {few} | flash, 8 | flash, then | cycles, 8 | cycles, then |")
