@@ -1,12 +1,15 @@
 """4-bit weights on the chips: accuracy, flash and cycles beside those of 8 bits, as rows of a table.
 
     python benchmarks/four_bits.py MODELS LOADERS.py [--only CASE ...] [--platform arcs venusA] [--effort normal best]
-        [--limit N] [--log FILE.jsonl]
+        [--limit N] [--max-drop POINTS] [--log FILE.jsonl]
 
 Every layer has 4 bits that the chip takes; the others stay at 8. A row has the accuracy of the test data (top-1, or for
 a model without classes the SQNR of its output in dB), that of float, the bytes of all constants as the package stores
 them, the cycles of one run (known for one chip), and how many layers stay at 8 bits. With --log what was measured is
 kept there, and a run that was interrupted goes on.
+
+With --max-drop the widths are chosen, `--weight-bits auto --max-drop POINTS`: the labels of every second test sample
+choose, and the rows have the accuracy of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.run.data import Data
 
-_FEW, _WHOLE = 4, 8
+_FEW, _WHOLE, _MIXED = 4, 8, "auto"
 
 
 def _labelled(model: str, test: str, limit: int | None) -> tuple[list[Any], str]:
@@ -38,18 +41,30 @@ def _labelled(model: str, test: str, limit: int | None) -> tuple[list[Any], str]
     return found, mark
 
 
-def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, bits: int) -> dict[str, Any]:
-    """Return the figures of one model, chip, effort and width."""
+def _halves(data: list[Any]) -> list[list[Any]]:
+    """Return every second sample with its label, and the others."""
+    return [
+        [({name: array[half::2] for name, array in feeds.items()}, labels[half::2]) for feeds, labels in data]
+        for half in (0, 1)
+    ]
+
+
+def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, bits: int | str) -> dict[str, Any]:
+    """Return the figures of one model, chip, effort and width, or what is chosen for --max-drop."""
     held = CASES[case]
     model, test = held.model(args.models), held.test(args.loaders)
-    start = time.process_time()
-    made = lo.quantize(model, held.calib(args.loaders), platform=platform, effort=effort, weight_bits=bits)
-    took = time.process_time() - start
     data, mark = _labelled(model, test, args.limit) if held.classes else (test, "")
+    wish = {}
+    if args.max_drop is not None:
+        data, chooses = _halves(data)
+        wish = {"max_drop": args.max_drop, "eval_data": chooses, "metric": "top1"} if bits == _MIXED else {}
+    start = time.process_time()
+    made = lo.quantize(model, held.calib(args.loaders), platform=platform, effort=effort, weight_bits=bits, **wish)
+    took = time.process_time() - start
     found = lo.evaluate(
         made.session(), data, baseline=model, output=None if held.classes else held.output, limit=args.limit
     )
-    noise = lo.evaluate(made.session(), test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
+    noise = lo.evaluate(made.session(), data, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
     try:
         cycles: float | None = lo.latency(made.graph).total if made.report.chip_ready else None
     except ConfigError:  # of this chip nobody has published any
@@ -59,18 +74,19 @@ def _measured(case: str, args: argparse.Namespace, platform: str, effort: str, b
         "metric": found.metric, "value": found.value, "sqnr": noise.value, "ready": made.report.chip_ready,
         "flash": made.report.cost.weights if made.report.cost is not None else None, "cycles": cycles,
         "kept": [note for note in made.report.notes if f"stay at {_WHOLE} bits" in note],
-        "cpu": took, "words": made.report.packer_args,
+        "cpu": took, "words": made.report.packer_args, "drop": args.max_drop,
+        "widths": made.report.search["weight_bits"] if made.report.search else None,
     }  # fmt: skip
 
 
 def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     log: Path | None = args.log
     done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
-    known = {(row["case"], row["platform"], row["effort"], row["bits"]) for row in done}
+    known = {(row["case"], row["platform"], row["effort"], row["bits"]) for row in done if _asked(row, args)}
     for effort in args.effort:
         for case in args.only:
             for platform in args.platform:
-                for bits in (_WHOLE, _FEW):
+                for bits in (_WHOLE, _few(args)):
                     if (case, platform, effort, bits) in known:
                         continue
                     done.append(_measured(case, args, platform, effort, bits))
@@ -78,6 +94,15 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
                         with log.open("a") as file:
                             file.write(json.dumps(done[-1]) + "\n")
     return done
+
+
+def _few(args: argparse.Namespace) -> int | str:
+    return _FEW if args.max_drop is None else _MIXED
+
+
+def _asked(row: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether a row of the log was made for the same wish, or for none."""
+    return row["drop"] == args.max_drop
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -105,14 +130,18 @@ def main() -> None:
     parser.add_argument("--platform", nargs="*", default=["arcs", "venusA"])
     parser.add_argument("--effort", nargs="*", default=["normal"])
     parser.add_argument("--limit", type=int, help="test samples at most")
+    parser.add_argument("--max-drop", type=float, help="points that top-1 may fall by: mixed widths")
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
-    rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args)}
-    print("| model | chip | effort | float | 8 bits | 4 bits | flash, 8 bits | flash, 4 bits | cycles, 8 | cycles, 4 |")
+    if args.max_drop is not None and not all(CASES[case].classes for case in args.only):
+        parser.error("--max-drop is for models with classes; name these with --only")
+    rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args) if _asked(r, args)}
+    few = f"{_few(args)} bits" if args.max_drop is None else f"auto, at most {args.max_drop:g} points less"
+    print(f"| model | chip | effort | float | 8 bits | {few} | flash, 8 | flash, then | cycles, 8 | cycles, then |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for effort, case, platform, bits in rows:
-        if bits == _FEW and case in args.only and platform in args.platform and effort in args.effort:
-            print(_line(rows[effort, case, platform, _WHOLE], rows[effort, case, platform, _FEW]))
+        if bits == _few(args) and case in args.only and platform in args.platform and effort in args.effort:
+            print(_line(rows[effort, case, platform, _WHOLE], rows[effort, case, platform, bits]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What the user's model gives for calibration samples: run once, and held as far as the memory goes."""
+"""What the user's model gives for calibration samples: run once, and held as far as the memory goes.
+
+Behind a Softmax or a Sigmoid rare values tell nearly all of the error. So what these read at the outputs is kept, too.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,22 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
+from ...graph import ir, operators
 from ...run.runners import FloatRunner
 
-__all__ = ["FloatOutputs"]
+__all__ = ["FloatOutputs", "before_curves"]
+
+_CURVES = operators.SHARES | {"Sigmoid"}
+
+
+def before_curves(model: ir.Graph) -> dict[str, str]:
+    """Return {output of `model`: what a Softmax or a Sigmoid makes it of, else the output itself}."""
+    found = {}
+    for value in model.graph.outputs:
+        maker = value.producer()
+        behind = maker is not None and maker.op_type in _CURVES
+        found[str(value.name)] = ir.read_name(maker) if maker is not None and behind else str(value.name)
+    return found
 
 
 class FloatOutputs:

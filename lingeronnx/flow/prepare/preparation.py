@@ -32,7 +32,7 @@ from ...targets import Target
 from ..factor_groups import partition_with_clips
 from ..partition import Partition
 from .calibration_data import calibration_data
-from .float_outputs import FloatOutputs
+from .float_outputs import FloatOutputs, before_curves
 from .input_sizes import fix_sizes, tell_sizes
 from .rewriter import Changed, Rewriter, Rewritten, check_repeatable, check_same
 from .selectors import Selectors
@@ -166,8 +166,9 @@ def prepare(
     original, tail, notes = _accepted(loaded, record)
     data, calls = calibration_data(calib, original, conf, fixed, hold and calib is not None)
     notes += [*_told(tail), *_state_notes(original, conf), *came, *fix_sizes(original, data)]
-    source = FloatRunner(original, _outputs(original))
-    float_outputs = FloatOutputs(source, _outputs(original), conf.budget // _FLOAT_OUTPUTS)
+    names = dict.fromkeys([*_outputs(original), *before_curves(original).values()])
+    source = FloatRunner(original, names)
+    float_outputs = FloatOutputs(source, list(names), conf.budget // _FLOAT_OUTPUTS)
     check_repeatable(original, source, data.first())
 
     def divided(changed: Rewritten) -> Prepared:

@@ -107,7 +107,7 @@ def compared(
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
     lowered = lower(planned.parts.on(exact), planned.plan, target)
     session = lowered_session(lowered.graph, target, prepared.opened)
-    distance = fidelity(prepared, lowered.graph, planned.graph, session, progress, explain)
+    distance = fidelity(prepared, planned, lowered.graph, session, progress, explain)
     release()
     return Compared(prepared=prepared, planned=planned, exact=exact, lowered=lowered, fidelity=distance)
 

@@ -18,10 +18,12 @@ from ...run.metrics import Agreement
 from ...run.runners import FloatRunner, input_specs
 from ...run.session import Session
 from ...run.streaming import Stream
+from ..planning.plan_record import Planned
+from ..prepare.float_outputs import before_curves
 from ..prepare.preparation import Prepared
 from .output_parts import OutputPart, PartMeter, part_ends
 
-__all__ = ["Fidelity", "agreement", "fidelity", "per_tensor"]
+__all__ = ["Fidelity", "agreement", "fidelity", "measured_tensors", "per_tensor"]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
 _LEAST = 15.0  # dB: an output below that is worth a warning
@@ -40,7 +42,7 @@ class Fidelity:
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
     parts : of outputs that join several tensors (`part_ends`), how far each part is. errors : float64 [outputs, n],
     summed squares of each sample, or of each piece where an output has no samples on its first axis. power : float64
-    [outputs], of the float model.
+    [outputs], of the float model. inner_errors, inner_power : the same of `measured_tensors`.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -51,19 +53,35 @@ class Fidelity:
     parts: Sequence[OutputPart] = ()
     errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
+    inner_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
+    inner_power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
+
+    @property
+    def inner_level(self) -> float:
+        """The least SQNR of `measured_tensors`, dB."""
+        noise, tiny = self.inner_errors.sum(axis=1), np.finfo(float).tiny
+        levels = 10 * np.log10(np.maximum(self.inner_power, tiny) / np.maximum(noise, tiny))
+        return float(levels.min(initial=math.inf))
+
+
+def measured_tensors(planned: Planned) -> list[str]:
+    """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
+    kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
+    pairs = before_curves(planned.original).items()
+    return list(dict.fromkeys(source if source in kept else name for name, source in pairs))
 
 
 def fidelity(
     prepared: Prepared,
+    planned: Planned,
     lowered: ir.Graph,
-    exact: ir.Graph,
     session: Session,
     progress: Progress | None,
     explain: bool = True,
 ) -> Fidelity:
-    """Compare the outputs of the user's model and of `session`, which runs `lowered`.
+    """Compare the outputs of the user's model and of `session`, which runs `lowered`, the graph of `planned`.
 
-    exact : the float graph whose tensors the plan speaks of. explain : whether a warning says where an output breaks,
+    explain : whether a warning says where an output breaks,
     for which all tensors are compared. States are fed back on both sides, each its own, from zero on.
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
@@ -74,10 +92,11 @@ def fidelity(
     if progress is not None:
         progress("comparing", 0, None)
     state = dict(prepared.conf.state)
+    inner = names if state else measured_tensors(planned)
     moves = {name: _StateMoves() for name in state}
-    both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, names)
-    errors: list[np.ndarray] = []
-    power = np.zeros(len(names))
+    wanted = list(dict.fromkeys([*names, *inner]))
+    both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, wanted)
+    errors, inner_errors = _Squares(names), _Squares(inner)
     for want, have, count in both:
         for name in names:
             if want[name].shape != have[name].shape:
@@ -89,15 +108,14 @@ def fidelity(
             varied[name].add(want[name])
             if name in made_of:
                 made_of[name].add(want[name], have[name])
-        rows = count if all(want[name].shape[:1] == (count,) for name in names) else 1
-        errors.append(np.stack([_each(want[name], have[name], rows) for name in names]))
-        power += [float(_each(want[name], np.zeros(()), 1)[0]) for name in names]
+        errors.add(want, have, count)
+        inner_errors.add(want, have, count)
         for name, moved in moves.items():
             moved.add(want[name], have[name])
     warnings = [warning for name, moved in moves.items() for warning in moved.warnings(name)]
     low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _LEAST}
     if low:
-        where = _explained(lambda: _breaks(prepared, lowered, exact, session)) if explain else ""
+        where = _explained(lambda: _breaks(prepared, lowered, planned.graph, session)) if explain else ""
         warnings.insert(0, _far(low) + where)
     parts = [part for one in made_of.values() for part in one.parts]
     warnings += _lost(parts, {name: a.sqnr for name, a in agreements.items()})
@@ -111,8 +129,10 @@ def fidelity(
         doubts=doubts,
         lossy=bool(low),
         parts=parts,
-        errors=np.hstack(errors) if errors else np.zeros((len(names), 0)),
-        power=power,
+        errors=errors.all,
+        power=errors.power,
+        inner_errors=inner_errors.all,
+        inner_power=inner_errors.power,
     )
 
 
@@ -121,6 +141,26 @@ def _far(low: Mapping[str, float]) -> str:
     worst = min(low, key=lambda name: _order(low[name]))
     more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
     return f"output '{worst}' is {_off(low[worst])}{more}"
+
+
+class _Squares:
+    """The summed squared errors of the tensors `names`, sample by sample, and the power of the float model's."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._parts = [np.zeros((len(names), 0))]
+        self.power = np.zeros(len(names))
+
+    @property
+    def all(self) -> np.ndarray:
+        """float64 [names, n]."""
+        return np.hstack(self._parts)
+
+    def add(self, want: _Feed, have: _Feed, count: int) -> None:
+        """Take in `count` samples; they are one where a tensor has no samples on its first axis."""
+        rows = count if all(want[name].shape[:1] == (count,) for name in self._names) else 1
+        self._parts.append(np.stack([_each(want[name], have[name], rows) for name in self._names]))
+        self.power += [float(_each(want[name], np.zeros(()), 1)[0]) for name in self._names]
 
 
 def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
@@ -212,13 +252,14 @@ def _size(prepared: Prepared, feed: _Feed) -> int:
 def _single(
     prepared: Prepared, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
 ) -> Iterator[tuple[_Feed, _Feed, int]]:
-    """Yield the outputs of the user's model and of `session` for piece after piece, and its number of samples."""
+    """Yield the tensors `names` of the user's model and of `session`, piece after piece, and its number of samples."""
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
     what = "held" if prepared.data.held() else "first"
     for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
         want = prepared.float_outputs.outputs(what, number, part)
         inputs = {name: array for name, array in part.items() if name in takes}
-        yield want, dict(zip(names, session.run(names, inputs), strict=True)), _size(prepared, part)
+        tensors = session.tensors(inputs, names)
+        yield want, {n: a if q is None else q.real(a) for n, a, q in tensors}, _size(prepared, part)
 
 
 class _FloatFace:

@@ -18,8 +18,9 @@ from ..methods.scale_search import scales_by_outputs
 from ..planning.plan_record import Planned
 from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
+from ..report.fidelity import measured_tensors
 from .cross_validation import FEWEST, CrossValidation, TriedPlan, counted
-from .evidence import CAP, measured_tensors
+from .evidence import CAP
 from .gains import ERRORS, STEP_ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
 from .output_widths import finer, widened

@@ -17,8 +17,9 @@ from ...run.memory import piece
 from ...run.runners import FloatRunner
 from ...run.session import lowered_session
 from ..report.comparison import Compared
+from ..report.fidelity import measured_tensors
 from .cross_validation import squares
-from .evidence import CLEAR, measured_tensors
+from .evidence import CLEAR
 from .gains import ERRORS, gain
 
 __all__ = ["FEWEST", "better_of"]

@@ -110,17 +110,6 @@ class CrossValidation:
             gain = self.between(old, new_errors)
         return new_errors, gain
 
-    def seen(self, planned: Planned, methods: Methods, exact: ir.Graph) -> TriedPlan:
-        """Return a candidate whose weights, of `exact`, were refined on all samples: measured on what they saw."""
-        exacts = [exact] * _PARTS
-        return TriedPlan(planned, methods, exacts, [self._errors(k, planned, e) for k, e in enumerate(exacts)])
-
-    def level(self, errors: Sequence[np.ndarray]) -> float:
-        """Return the least SQNR of the tensors, dB, by their `errors` of all parts."""
-        noise = np.hstack(errors).sum(axis=1)
-        tiny = np.finfo(float).tiny
-        return float((10 * np.log10(np.maximum(self._power.sum(axis=0), tiny) / np.maximum(noise, tiny))).min())
-
     def between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
         """Return the gain of `new` over `old` in the parts that `new` has."""
         parts = len(new)

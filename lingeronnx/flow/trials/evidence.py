@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 
 from ...graph import ir, operators
-from ..planning.plan_record import Planned
 from ..prepare.preparation import Prepared
 from ..report.comparison import Compared
 from .gains import ERRORS, gain
 
-__all__ = ["CAP", "CLEAR", "gained", "is_better", "is_evidence", "is_real", "level", "levels", "measured_tensors"]
+__all__ = ["CAP", "CLEAR", "gained", "is_better", "is_evidence", "is_real", "level", "levels"]
 
 CAP = 100.0  #: dB: beyond that nothing is gained
 CLEAR = 0.2  #: dB of the mean SQNR of the outputs
 _ROWS = 500  # of a Softmax
-_CURVES = operators.SHARES | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
 
 def is_evidence(compared_model: Compared) -> bool:
@@ -74,14 +72,3 @@ def levels(compared_model: Compared) -> list[float]:
 def level(sqnr: float) -> float:
     """Return the level that counts: what is not finite in the integer graph alone is the worst."""
     return -CAP if sqnr != sqnr else max(min(sqnr, CAP), -CAP)
-
-
-def measured_tensors(planned: Planned) -> list[str]:
-    """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
-    kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
-    names = []
-    for value in planned.original.graph.outputs:
-        maker = value.producer()
-        source = "" if maker is None or maker.op_type not in _CURVES else ir.read_name(maker)
-        names.append(source if source in kept else str(value.name))
-    return list(dict.fromkeys(names))

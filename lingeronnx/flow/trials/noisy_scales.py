@@ -2,9 +2,8 @@
 
 The calibrator weighs what a scale cuts against what it rounds, tensor by tensor. But a few large values of a front
 layer may hardly reach the outputs, while its rounding does. Only the outputs tell. So where one stays below 25 dB, the
-scales with the most noise of their own, a few of them, are tried one octave finer on the integer graph, the weights as
-they are. What brings the outputs clearly nearer is kept, and the weights are refined anew. `best_effort` searches all
-scales, both ways.
+scale with the most noise of its own is tried one octave finer on the integer graph, the weights as they are. While that
+brings the outputs clearly nearer, it is kept, and the next is tried. `best_effort` searches all scales, both ways.
 """
 
 from __future__ import annotations
@@ -14,20 +13,17 @@ from dataclasses import replace
 from ...plan import Plan
 from ...run.data import Progress
 from ..assign.shared_scales import SharedScale, shared_scales, tops
-from ..methods.refine import Methods
 from ..methods.scale_search import free_scales, moved
 from ..planning.plan_record import Planned
-from ..planning.refinement import refined, samples
 from ..report.comparison import Compared, compared
-from .cross_validation import FEWEST, CrossValidation, counted
-from .evidence import CAP, CLEAR, is_real, levels, measured_tensors
-from .gains import STEP_ERRORS
+from .evidence import CAP, CLEAR, is_real, levels
+from .gains import STEP_ERRORS, Gain, gain
 
 __all__ = ["with_finer_noisiest"]
 
 _FAR = 25.0  # dB of an output, and of what a Softmax reads: below that it is tried
 _MOST = 4  # scales that are tried
-_SAMPLES = 64
+_FEWEST = 16  # samples that tell a gain from chance
 _OCTAVE = 2.0
 
 
@@ -37,41 +33,40 @@ def with_finer_noisiest(compared_model: Compared, progress: Progress | None = No
     A note says which, and what they gained. Scales that were given stay; so do those of free numbers, which fill the
     integers anyway, and those of a model that is fed its own states, whose calls say little one by one.
     """
-    prepared, planned = compared_model.prepared, compared_model.planned
+    prepared, planned, exact = compared_model.prepared, compared_model.planned, compared_model.exact
     choice = planned.basis.choice
     if choice is None or choice.mode != "q-value" or choice.calibrator != "mse" or prepared.conf.state:
         return compared_model
-    if not is_real(prepared) or min(levels(compared_model), default=CAP) >= _FAR:
+    if not is_real(prepared) or compared_model.fidelity.inner_errors.shape[1] < _FEWEST:
         return compared_model
-    feeds = samples(planned, _SAMPLES)
-    if (count := counted(planned, feeds)) < FEWEST:
+    if min(levels(compared_model), default=CAP) >= _FAR or compared_model.fidelity.inner_level >= _FAR:
         return compared_model
     if progress is not None:
         progress("finer scales", 0, None)
-    trials = CrossValidation(prepared, planned, feeds, count, measured_tensors(planned))
-    usual = trials.seen(planned, Methods(), compared_model.exact)
-    if trials.level(usual.errors) >= _FAR:
-        return compared_model
-    errors, plan, finer = usual.errors, planned.plan, []
+    best, finer = compared_model, []
     shared = shared_scales(planned.parts, planned.target)
-    for names in _noisiest(planned, plan, shared):
-        other = moved(plan, names, _OCTAVE, planned.parts, shared, planned.target)
-        if other is None:
+    for names in _noisiest(planned, planned.plan, shared):
+        plan = moved(best.planned.plan, names, _OCTAVE, planned.parts, shared, planned.target)
+        if plan is None:
             continue
-        tried, gain = trials.under(usual, errors, other, STEP_ERRORS)
-        if gain.clear(CLEAR, STEP_ERRORS):
-            errors, plan = tried, other
-            finer.append(names[-1])
+        other = compared(prepared, replace(planned, plan=plan), exact, progress, explain=False)
+        if not _gain(best, other).clear(CLEAR, STEP_ERRORS):
+            break
+        best = other
+        finer.append(names[-1])
     if not finer:
         return compared_model
-    planned = replace(planned, plan=plan)
-    exact = refined(planned, progress=progress)
-    gain = trials.between(usual.errors, trials.seen(planned, Methods(), exact).errors)
-    if not gain.clear(CLEAR, STEP_ERRORS):
-        return compared_model
+    if best.fidelity.lossy:  # once more, to say where it breaks
+        best = compared(prepared, best.planned, exact, progress)
     what = f"{', '.join(finer)} at scales an octave finer than of least error"
-    note = f"{what}: that brings the outputs {gain.value:.1f} dB nearer to the float model's on {gain.samples} samples"
-    return compared(prepared, planned, exact, progress).with_notes([note])
+    nearer = f"{_gain(compared_model, best).value:.1f} dB nearer to the float model's {best.fidelity.on}"
+    return best.with_notes([f"{what}: that brings the outputs {nearer}"])
+
+
+def _gain(old: Compared, new: Compared) -> Gain:
+    """Return what `new` gains at the outputs, or where a function of their own hides it, in front of that."""
+    before, after = old.fidelity.inner_errors, new.fidelity.inner_errors
+    return gain(before, after, new.fidelity.inner_power, before.shape[1])
 
 
 def _noisiest(planned: Planned, plan: Plan, shared: tuple[SharedScale, ...]) -> list[list[str]]:

@@ -4,6 +4,8 @@ Block by block (`reconstruct`): each block between two places where a single ten
 what the float model gives there, from the integers that really reach it (BRECQ, Li et al. 2021). A handful of samples
 will do, since every position of every map is a target. As a whole (`train`): all weights, biases and, if wanted, scales
 at once; the loss is the distance to the float model's outputs and to its tensors at those places, or one with labels.
+Of an output that a Softmax or a Sigmoid makes, the distance is that of what these read: behind them sure decisions have
+next to no gradient.
 
 Owns: the loops, what is optimised, checkpoints. Must not know: operators, how integers come about (`bridge`), files of
 models.
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError
+from ...flow.prepare.float_outputs import before_curves
 from ...graph import ir
 from ...run.data import Progress
 from ..bridge.network import Bridge
@@ -59,6 +62,7 @@ class Tuner:
     ) -> None:
         self.bridge, self.samples, self.recipe = bridge.to(recipe.device), samples, recipe
         self._model = model
+        self._judged = _judged(bridge, model) if recipe.loss == "distill" else []
         self.constraints = constraints or Constraints()
         self.history: list[Epoch] = []
         self._evaluate, self._progress = evaluate, progress
@@ -194,9 +198,9 @@ class Tuner:
         """Train everything at once."""
         recipe, bridge = self.recipe, self.bridge
         names = [name for name in bridge.parameter_of if name not in self.constraints.frozen]
-        places = [name for name in self._ends() if name not in bridge.network.outputs]
+        places = [name for name in self._ends() if name not in (*bridge.network.outputs, *self._judged)]
         taps = places if recipe.loss == "distill" and recipe.features > 0 else []
-        teacher = Teacher(self._model, [*bridge.network.outputs, *taps], self.samples)
+        teacher = Teacher(self._model, [*bridge.network.outputs, *self._judged, *taps], self.samples)
         steps = max(len(self.samples) // recipe.batch_size, 1)
         scales = self._scales.parameters if self._scales is not None else []
         optimizer, schedule = self._optimizer(self._groups(names, recipe.lr), scales, recipe.epochs * steps)
@@ -212,7 +216,7 @@ class Tuner:
             bridge.train()
             losses = []
             for count, index in enumerate(self.samples.shuffled(recipe.batch_size, recipe.seed, epoch)):
-                outputs = bridge(self.samples.feed(index), taps)
+                outputs = bridge(self.samples.feed(index), [*self._judged, *taps])
                 loss = self._loss(outputs, teacher.targets(index), self.samples.answers(index), taps)
                 self._step(loss, optimizer, schedule, f"epoch {epoch + 1}, step {count + 1}")
                 losses.append(float(loss.detach()))
@@ -241,7 +245,7 @@ class Tuner:
         losses = []
         with torch.no_grad():
             for part in self.samples.blocks(_BATCH):
-                outputs = self.bridge(self.samples.feed(part), taps)
+                outputs = self.bridge(self.samples.feed(part), [*self._judged, *taps])
                 loss = self._loss(outputs, teacher.targets(part), self.samples.answers(part), taps)
                 losses.append(float(loss) * len(next(iter(outputs.values()))))
         return -sum(losses) / len(self.samples)
@@ -250,13 +254,12 @@ class Tuner:
         recipe = self.recipe
         if callable(recipe.loss):
             return recipe.loss(outputs, targets, labels)
-        names = self.bridge.network.outputs
         if recipe.loss == "labels":
             if labels is None:
                 raise ConfigError("loss 'labels': the training data have no labels; give some or distill")
-            scores = outputs[names[0]]
+            scores = outputs[self.bridge.network.outputs[0]]
             return torch.nn.functional.cross_entropy(scores.reshape(len(scores), -1), labels.long().reshape(-1))
-        loss = sum(_distance(outputs[name], targets[name]) for name in names) / len(names)
+        loss = sum(_distance(outputs[name], targets[name]) for name in self._judged) / len(self._judged)
         if taps:
             loss = loss + recipe.features * sum(_distance(outputs[n], targets[n]) for n in taps) / len(taps)
         return loss
@@ -327,6 +330,13 @@ class Tuner:
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total)
+
+
+def _judged(bridge: Bridge, model: ir.Graph) -> list[str]:
+    """Return what the outputs are judged by: themselves, or what a Softmax or a Sigmoid makes them of."""
+    network, sources = bridge.network, before_curves(model)
+    known = {network.plan_name(name) for step in network.steps for name in step.outputs}
+    return [source if (source := sources.get(name, "")) in known else name for name in network.outputs]
 
 
 def _distance(got: Any, want: Any) -> Any:

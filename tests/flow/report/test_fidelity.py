@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
+from lingeronnx.flow import compared, plan_for, prepare
 from lingeronnx.flow.report.evaluation_clipping import clipped_values
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec
@@ -134,3 +135,23 @@ def test_values_beyond_the_calibrated_range_are_counted() -> None:
     assert clipped_values(result, {"x": x}, 10**9) == []
     lines = clipped_values(result, {"x": 3 * x}, 10**9)
     assert any("of 'x' lie beyond what calibration saw (up to" in line for line in lines)
+
+
+def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
+    """Oracle: the scores in numpy, and those that a session over all samples gives."""
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(4, 5)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
+    net = _model(nodes, {"w": weight}, ["y"], 0)
+    x = rng.normal(size=(48, 4)).astype(np.float32)
+    prepared = prepare(net, {"x": x}, None, {"platform": "generic"}, hold=False)
+    planned = plan_for(prepared)
+    made = compared(prepared, planned, planned.graph)
+    (have,) = made.checked.session().run(["z"], {"x": x})
+    each = np.square(x.astype(np.float64) @ weight - have).sum(axis=1)
+    power = np.square(x.astype(np.float64) @ weight).sum()
+    assert made.fidelity.inner_errors[0] == pytest.approx(each, rel=1e-3)
+    assert made.fidelity.inner_power == pytest.approx([power], rel=1e-4)
+    assert made.fidelity.inner_level == pytest.approx(10 * np.log10(power / each.sum()), abs=1e-3)
+    assert made.fidelity.errors.shape == made.fidelity.inner_errors.shape
+    assert made.fidelity.power[0] < power  # shares, of one each

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx import api
-from lingeronnx.flow import Methods, plan_for, prepare, refined
+from lingeronnx.flow import Methods, plan_for, prepare
 from lingeronnx.flow.lower import lower
+from lingeronnx.flow.report.fidelity import measured_tensors
 from lingeronnx.flow.trials.cross_validation import CrossValidation, counted
-from lingeronnx.flow.trials.evidence import measured_tensors
 from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
@@ -95,23 +95,6 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     assert same == [True, False, False, False]
 
 
-def test_weights_that_saw_all_are_measured_on_all():
-    """Oracle: the errors and their level are those of a session over all samples at once."""
-    net = nets.residual()
-    x = nets.samples(net, 32)["x"]
-    prepared = prepare(net, {"x": x}, None, {}, hold=False)
-    planned = plan_for(prepared)
-    exact = refined(planned)
-    trials = CrossValidation(prepared, planned, {"x": x}, 32, ["y"])
-    trial = trials.seen(planned, Methods(), exact)
-    want = next(array for _, array, _ in FloatRunner(net, ["y"]).run({"x": x})).astype(np.float64)
-    (have,) = Session(lower(planned.parts.on(exact), planned.plan, planned.target).graph).run(["y"], {"x": x})
-    each = np.square(want - have).reshape(32, -1).sum(axis=1)
-    parts = [np.flatnonzero(np.arange(32) % 16 // 4 == k) for k in range(4)]
-    assert [errors[0] for errors in trial.errors] == [pytest.approx(each[of], rel=1e-4) for of in parts]
-    assert trials.level(trial.errors) == pytest.approx(level(each, np.square(want).sum()), abs=1e-3)
-
-
 def test_samples_on_another_axis_are_dealt_there():
     """Frames first, as many as there are samples: each part has its samples of every frame."""
     weight = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -126,9 +109,9 @@ def test_samples_on_another_axis_are_dealt_there():
     planned = plan_for(prepared)
     assert counted(planned, {"x": x}) == 16
     trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
-    found = trials.seen(planned, Methods(), planned.graph).errors
-    session = Session(lower(planned.parts, planned.plan, planned.target).graph)
-    for k, errors in enumerate(found):
+    found = trials.start(planned, Methods())
+    for k, (exact, errors) in enumerate(zip(found.exact, found.errors, strict=True)):
+        session = Session(lower(planned.parts.on(exact), planned.plan, planned.target).graph)
         part = x[:, 4 * k : 4 * k + 4]
         assert errors.sum() == pytest.approx(
             np.square(part @ weight - session.run(["y"], {"x": part})[0]).sum(), rel=1e-3

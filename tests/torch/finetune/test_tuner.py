@@ -63,6 +63,39 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     )
 
 
+def test_weights_of_four_bits_learn_from_mirrored_samples_without_labels():
+    """The path of docs/finetune.md: other samples choose the epoch, and a third set tells what it gained."""
+    model, shape = nets.residual(), (4, 12, 12)
+    x = samples(48, shape=shape)["x"]
+    mirrored = [{"x": np.concatenate([x, x[..., ::-1], x[..., ::-1, :]])}]
+    chip = {"platform": "arcs", "weight_bits": 4}
+    before = lo.quantize(model, mirrored, **chip)
+    held, others = samples(32, 11, shape), samples(64, 9, shape)
+    recipe = {"epochs": 8, "batch_size": 16, "lr": 1e-3, "scales": "fixed"}
+    after = lo.finetune(model, mirrored, held, metric="sqnr", **recipe, **chip)
+    assert sqnr(model, after.session(), others) > sqnr(model, before.session(), others) + 0.5
+    assert after.plan.tensors == before.plan.tensors
+    assert any(q.bits == 4 for q in after.plan.tensors.values())
+    assert after.report.chip_ready
+
+
+def test_what_a_softmax_reads_is_what_it_learns():
+    """Oracle: the same net without its softmax has the same losses, and ends with the same weights."""
+    feeds, learned = samples(16, shape=(2, 5, 5)), []
+    for ends in ("z", "y"):
+        net = nets.Net(2, 5, 5, seed=8)
+        scores = net.linear(net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3)))), (27, 4), out="z")
+        model = net.graph(scores if ends == "z" else net.node("Softmax", scores, out="y"))
+        ready = plan_for(prepare(model, feeds, None, {"platform": "venus", "calibrator": "max"}))
+        bridge = Bridge(ready.graph, ready.plan, ready.target, feeds)
+        history = Tuner(bridge, ready.graph, Samples(ready.data), Recipe(epochs=3, batch_size=4, lr=3e-3)).run()
+        learned.append((list(bridge.weights().values()), [line.loss for line in history]))
+    (plain, losses), (behind, same) = learned
+    assert losses == pytest.approx(same)
+    assert losses[-1] < losses[0]
+    assert all(np.allclose(a, b) for a, b in zip(plain, behind, strict=True))
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes():
     runs = [lo.finetune(nets.plain(), samples(), platform="venus", seed=seed, **QUICK) for seed in (3, 3, 4)]
