@@ -61,11 +61,13 @@ class Departures:
         chip = self.program.chip
         work = {part.name: part.macs for part in chip}
         counts = {p.name: sum(self._sizes.get(name, 0) for name in (*p.inputs, *p.outputs)) for p in chip}
-        room = sum(work.values()) - _STAYS * sum(map(macs, self.parts.graph.graph))
+        every = {str(node.name): macs(node) for node in self.parts.graph.graph}
+        room = sum(every[name] for name in self.parts.ops) - _STAYS * sum(every.values())
+        own = {part.name: sum(every[name] for name in self.layers(part.members)) for part in chip}
         small: dict[str, str] = {}
         for name in sorted(work, key=lambda name: work[name] / max(counts[name], 1)):
-            if work[name] < _WORTH * counts[name] and (room < 0 or work[name] <= room):
-                room -= work[name] if room >= 0 else 0
+            if work[name] < _WORTH * counts[name] and (room < 0 or own[name] <= room):
+                room -= own[name] if room >= 0 else 0
                 small[name] = f"only {work[name]:,} multiply-accumulates for {counts[name]:,} numbers to hand over"
         if small and len(small) == len(chip):
             small.pop(max(work, key=lambda name: work[name]), None)
