@@ -28,6 +28,7 @@ from .evidence import level, levels
 __all__ = ["own_levels", "weak_nodes", "without_weak_nodes"]
 
 _LEAST = (15.0, 20.0, 30.0, math.inf)  # dB that a node gives by itself; what gives less is tried on the host
+_FAR = 15.0  # dB: all that is no layer is tried where an output is still farther off
 _LAYER = 30.0  # dB: a layer that gives more stays, whatever is tried of what is no layer
 _LOST = 0.0  # dB: an output that is no nearer has nothing to lose
 _SHARE = 0.1  # of the multiply-accumulates, which may be in float in all
@@ -50,6 +51,8 @@ def without_weak_nodes(best: Compared, progress: Progress | None = None) -> dict
     now, found = tried({}), dict[str, str]()
     own = own_levels(now)
     for least in _LEAST:
+        if least == math.inf and (min(levels(now)) >= _FAR or prepared.conf.cells == "chip"):
+            break
         more = weak_nodes(prepared.parts, own, least)
         if not more.keys() - found.keys():
             continue
