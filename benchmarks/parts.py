@@ -1,6 +1,7 @@
 """How models that are not chip-ready run in parts: what the chip has of the work, what the host, and how exact it is.
 
-    python -m benchmarks.parts --shared FOLDER [--only NAME ...] [--chips venus ...] [--effort normal] [--log FILE]
+    python -m benchmarks.parts --shared FOLDER [--only NAME ...] [--chips venus ...] [--effort normal] [--max-parts N]
+        [--log FILE]
 
 Models and settings are those of `benchmarks.promises_kept`; inputs that calibration did not see come from the folder,
 and its `real_models.py` says what is measured of a real model. One row per model and chip: parts, the chip's share of
@@ -75,6 +76,7 @@ def main(words=None):
     parser.add_argument("--only", nargs="+", metavar="NAME", default=MODELS)
     parser.add_argument("--chips", nargs="+", choices=CHIPS, default=CHIPS)
     parser.add_argument("--effort", choices=["fast", "normal", "best"], default="normal")
+    parser.add_argument("--max-parts", type=int, metavar="N", help="layers may move to the host: so many parts at most")
     parser.add_argument("--log", type=Path, help="rows as they come; a run that was interrupted goes on")
     asked = parser.parse_args(words)
     lines = asked.log.read_text().splitlines() if asked.log and asked.log.is_file() else []
@@ -82,7 +84,8 @@ def main(words=None):
     print("| " + " | ".join(_HEAD) + " |\n|" + "---|" * len(_HEAD))
     for model in models(asked.shared):
         for chip in asked.chips if model.name in asked.only else ():
-            told = known.get((model.name, chip)) or row(model, chip, asked.shared, effort=asked.effort)
+            parts = {"max_parts": asked.max_parts} if asked.max_parts else {}
+            told = known.get((model.name, chip)) or row(model, chip, asked.shared, effort=asked.effort, **parts)
             if asked.log and (model.name, chip) not in known:
                 with asked.log.open("a") as log:
                     log.write(json.dumps(told) + "\n")

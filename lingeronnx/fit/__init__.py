@@ -27,6 +27,7 @@ from .windows.deconv_groups import separate_groups
 from .windows.depthwise import split_depthwise
 from .windows.dilation import expand_dilation, rows_of_phases
 from .windows.enlarge import enlarge_kernel
+from .windows.frames import HOST, frames_of_line, of_host
 from .windows.kernel import split_kernel
 from .windows.max_pool import split_max_pool
 from .windows.pad import explicit_pad
@@ -34,9 +35,10 @@ from .windows.stride import other_stride
 from .windows.tiles import split_map
 from .windows.upsample import phases_of_lines
 
-__all__ = ["REWRITES", "Fitted", "FitRewrite", "fit"]
+__all__ = ["REWRITES", "Fitted", "FitRewrite", "fit", "of_host"]
 
 REWRITES: tuple[FitRewrite, ...] = (
+    FitRewrite("frames-of-line", frames_of_line),
     FitRewrite("rows-of-phases", rows_of_phases),
     FitRewrite("expand-dilation", expand_dilation),
     FitRewrite("split-depthwise", split_depthwise),
@@ -73,7 +75,11 @@ def fit(model: ir.Graph, target: Target, keep: Collection[str] = ()) -> list[Fit
         for node in list(model.graph):
             op, _ = float_op(node, target)
             absent = op is None or not op.available(target)
-            if node.name in keep or not (absent or op is None or op.violations(node, target)):
+            if (
+                node.name in keep
+                or HOST in node.metadata_props
+                or not (absent or op is None or op.violations(node, target))
+            ):
                 continue
             for rewrite in REWRITES:
                 rewritten = rewrite.apply(model, node, target) if rewrite.absent >= absent else None

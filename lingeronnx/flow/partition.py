@@ -87,6 +87,18 @@ class Partition:
             and (target.linear is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
         )
 
+    def between_parts(self, target: Target) -> list[str]:
+        """Return those of `wide_outputs` that the host reads for what is computed in integers again."""
+        able, leads = self.wide_outputs(target), set[int]()
+        found = []
+        for node in reversed(list(self.graph.graph)):
+            readers = [id(use.node) for value in node.outputs for use in value.uses()]
+            if id(node) in self.inside or not leads.isdisjoint(readers):
+                leads.add(id(node))
+            if id(node) in self.inside and not leads.isdisjoint(readers) and ir.written_name(node) in able:
+                found.append(ir.written_name(node))
+        return found
+
     def fine_inputs(self, target: Target) -> dict[str, int]:
         """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it takes}."""
         exponents = {}

@@ -96,6 +96,7 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
     found: list[Part] = []
     whole = None
     several = sum(bool(cut.nodes(stage)) for stage in range(1, 2 * cut.last, 2)) > 1
+    chips = _Chips(graph, cut, target) if several else None
     for stage in range(2 * cut.last + 1):
         chip = stage % 2 == 1
         nodes = cut.nodes(stage)
@@ -103,9 +104,10 @@ def parts_of(graph: ir.Graph, target: Target) -> Parts:
             continue
         formed: Sequence[Fitted] = ()
         if chip:
-            made = graph if len(nodes) == len(graph.graph) else chip_piece(graph, cut.indices(stage), target)
-            if several:
-                made = ir.clone(made) if made is graph else made
+            if chips is None:
+                made = graph if len(nodes) == len(graph.graph) else chip_piece(graph, cut.indices(stage), target)
+            else:
+                made = chips.piece(stage)
                 made.metadata_props[PARTS] = "several"
                 made, formed = target.finish(made)
         else:
@@ -187,29 +189,54 @@ class _Stages:
         """Whether `node` is a Quant of what the host hands over."""
         return node.op_type == QUANT.name and id(ir.producer(ir.source(node))) not in self._inside
 
+    @cached_property
+    def places(self) -> dict[int, list[int]]:
+        """{stage: the places of its nodes in the graph}."""
+        found: dict[int, list[int]] = {}
+        for place, node in enumerate(self.order):
+            for stage in self.stages[id(node)]:
+                found.setdefault(stage, []).append(place)
+        return found
+
     def indices(self, stage: int) -> frozenset[int]:
         """Return the places of the nodes of a stage in the graph."""
-        return frozenset(i for i, node in enumerate(self.order) if stage in self.stages[id(node)])
+        return frozenset(self.places.get(stage, ()))
 
     def nodes(self, stage: int) -> list[ir.Node]:
         """Return the nodes of a stage, in order; nothing where it has constants alone."""
-        found = [node for node in self.order if stage in self.stages[id(node)]]
+        found = [self.order[place] for place in self.places.get(stage, ())]
         return found if any(id(node) not in self._free for node in found) else []
+
+
+class _Chips:
+    """All that the chip computes, as one graph that pieces are cut from: the host's may be ten times as many nodes."""
+
+    def __init__(self, graph: ir.Graph, cut: _Stages, target: Target) -> None:
+        self._cut, self._target = cut, target
+        stages = range(1, 2 * cut.last, 2)
+        self._places = sorted(frozenset[int]().union(*(cut.indices(stage) for stage in stages)))
+        self._graph = chip_piece(graph, self._places, target)
+        if len(self._graph.graph) != len(self._places):  # something that nobody needs was left out
+            self._graph, self._places = graph, list(range(len(graph.graph)))
+
+    def piece(self, stage: int) -> ir.Graph:
+        """Return the part of a stage."""
+        wanted = self._cut.indices(stage)
+        return chip_piece(self._graph, [i for i, place in enumerate(self._places) if place in wanted], self._target)
 
 
 def _host(graph: ir.Graph, whole: onnx.ModelProto, cut: _Stages, stage: int) -> ir.Graph:
     """Return the host part of a stage; it writes first what stages after it read, in their order."""
-    pairs = list(zip(cut.order, whole.graph.node, strict=True))
+    protos = whole.graph.node
     nodes: list[onnx.NodeProto] = []
-    for node, proto in pairs:
-        if stage in cut.stages[id(node)] and proto.op_type != "Constant":
-            nodes += scaled(whole, proto) if scaled_by_host(node) else [proto]
+    for place in cut.places.get(stage, ()):
+        if protos[place].op_type != "Constant":
+            nodes += scaled(whole, protos[place]) if scaled_by_host(cut.order[place]) else [protos[place]]
     wanted = [
         name
         for later in range(stage + 1, 2 * cut.last + 1)
-        for node, proto in pairs
-        if later in cut.stages[id(node)]
-        for name in names_read(proto)
+        for place in cut.places.get(later, ())
+        for name in names_read(protos[place])
     ]
     model = host_model(whole, nodes, [*wanted, *(value.name for value in whole.graph.output)])
     assert model is not None

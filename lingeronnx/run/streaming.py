@@ -6,7 +6,6 @@ begin with zeros unless values are given. Knows sessions by their face only.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +21,7 @@ __all__ = ["Calls", "Stream", "unrolled"]
 
 _LAST = 64  # calls that are run again to see how far the integers stray
 _ENOUGH = 40  # calls of which some are held back
+_QUIET = 0.5  # of the mean square of all calls' outputs: held back are the last calls that are no quieter
 
 
 class Runnable(Protocol):
@@ -86,13 +86,13 @@ class Stream:
 class Calls:
     """Calls of a model that is fed its own states.
 
-    items : feeds, states included, calls of one size joined. number : of calls. last : the feeds of the last calls,
-    without states but for those that an item gave. held : whether `last` is kept out of `items`.
+    items : feeds, states included, calls of one size joined. number : of calls. again : the feeds of calls in a row to
+    measure on, without states but for those that an item gave. held : whether `again` is kept out of `items`.
     """
 
     items: Sequence[dict[str, np.ndarray]]
     number: int
-    last: Sequence[dict[str, np.ndarray]]
+    again: Sequence[dict[str, np.ndarray]]
     held: bool
 
 
@@ -108,8 +108,10 @@ def unrolled(
 
     calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew
         with these values, and so does one with another number of samples. Calls of one size are put together in one
-        item, samples of the first call first. fixed : as for `Data`. hold : keep the last calls out of the items,
+        item, samples of the first call first. fixed : as for `Data`. hold : keep calls to measure on out of the items,
         where there are enough. limit : samples that are taken of a source that does not tell how many it has.
+    A stream may end in silence, of which every error is large: measured on are the last calls in a row whose outputs
+    are about as strong as those of all calls.
     Raises ConfigError for names the model does not have, DataError as `Data` does.
     """
     pairs, specs = _pairs(model, state), {spec.name: spec for spec in input_specs(model)}
@@ -119,28 +121,52 @@ def unrolled(
     )
     if data.open_ended:  # of others the caller takes the first samples of the joined calls
         data.limit = limit
-    runner = FloatRunner(model, set(pairs))
+    told = [str(v.name) for v in model.graph.outputs if str(v.name) not in pairs]
+    runner = FloatRunner(model, {*pairs, *told})
     held: dict[str, np.ndarray] = {}
     samples = -1
     full: list[dict[str, np.ndarray]] = []
-    last: deque[dict[str, np.ndarray]] = deque(maxlen=_LAST)
+    given: list[dict[str, np.ndarray]] = []
+    power: list[list[float]] = []
     for feed, _ in data.batches(1 << 30):
         count = _samples(feed, specs)
         if count != samples or any(name in feed for name in pairs.values()):
             held, samples = {}, count
         missing = [specs[name] for name in pairs.values() if name not in feed and name not in held]
         full.append({**zeros(missing, count), **held, **feed})
-        last.append(feed)
+        given.append(feed)
         ends = {name: array for name, array, _ in runner.run(full[-1])}
         held = {name: ends[output] for output, name in pairs.items()}
-    kept = len(full)
-    if hold and kept >= _ENOUGH:
-        kept -= min(_LAST, kept // 5)
+        power.append([_mean_square(ends[name]) for name in told])
+    apart = hold and len(full) >= _ENOUGH
+    again = _telling(np.array(power), min(_LAST, len(full) // 5 if apart else len(full)))
     found: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = {}
-    for feeds in full[:kept]:
+    for feeds in [*full[: again.start], *full[again.stop :]] if apart else full:
         found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
     items = [{name: specs[name].joined([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
-    return Calls(items, len(full), list(last)[kept - len(full) :], kept < len(full))
+    return Calls(items, len(full), given[again], apart)
+
+
+def _mean_square(array: np.ndarray) -> float:
+    """Return the mean square of the finite numbers; 0 of none."""
+    if array.dtype.kind not in "biuf":
+        return 0.0
+    real = array[np.isfinite(array)].astype(np.float64)
+    return float(np.square(real).mean()) if real.size else 0.0
+
+
+def _telling(power: np.ndarray, count: int) -> slice:
+    """Return the last `count` calls in a row that are not much quieter than all are, or else the loudest of all.
+
+    power : [calls, outputs], mean squares. An output counts by its power in all calls.
+    """
+    whole = power.mean(axis=0)
+    share = (power[:, whole > 0] / whole[whole > 0]).mean(axis=1) if np.any(whole > 0) else np.ones(len(power))
+    sums = np.concatenate([[0.0], np.cumsum(share)])
+    loud = (sums[count:] - sums[: len(sums) - count]) / max(count, 1)
+    enough = np.flatnonzero(loud >= _QUIET)
+    first = int(enough[-1] if enough.size else loud.argmax())
+    return slice(first, first + count)
 
 
 def zeros(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:

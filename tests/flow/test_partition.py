@@ -217,3 +217,15 @@ def test_names_are_the_users():
     result = nets.quantized(nets.residual())
     known = {str(v.name) for v in ir.values(result.float_graph)} | set(result.float_graph.graph.initializers)
     assert result.plan.tensors.keys() <= known
+
+
+def test_what_leaves_between_two_parts():
+    """Fully connected layers that the host reads for what is computed in integers again: not the last one."""
+    net = nets.Net(6)
+    a = net.node("Sin", net.linear("x", (6, 8)))
+    b = net.node("Relu", net.linear(a, (8, 8)))
+    found = prepared(net.graph(net.node("Sin", net.linear(b, (8, 4)), out="y")))
+    parts = partition(found, VENUS, {})
+    first, second, last = [str(node.outputs[0].name) for node in found.graph if node.op_type == "Linear"]
+    assert parts.between_parts(VENUS) == [first]
+    assert {second, last} & parts.wide_outputs(VENUS) == {last}

@@ -14,6 +14,7 @@ import lingeronnx as lo
 from lingeronnx.cli import main
 from lingeronnx.graph import ir
 from lingeronnx.ops.macs import known_macs, macs
+from tests import nets
 from tests.examples import examples
 
 RNG = np.random.default_rng(0)
@@ -197,3 +198,13 @@ def test_a_report_without_unknowns_is_as_it_was():
     report = lo.quantize(net, {"x": RNG.standard_normal((8, 4)).astype(np.float32)}, platform="generic").report
     assert report.unknown_macs == {}
     assert report.macs_text == "100.0 %"
+
+
+@pytest.mark.parametrize("weight", (np.eye(5), np.diag([1.0, 0, 3, 4, 5]), np.tri(5), np.ones((5, 5)), np.eye(5)[:4]))
+def test_factors_that_are_written_as_a_product(weight):
+    """A diagonal weight is a factor for each number: what it multiplies by zero is no work."""
+    model = nets.Net(3, 5)
+    graph = model.graph(model.node("MatMul", "x", model.const(weight.T.astype(np.float32)), out="y"))
+    (layer,) = [each for each in nets.prepared(graph).graph if each.op_type == "Linear"]
+    off = np.count_nonzero(weight) - np.count_nonzero(np.diagonal(weight))
+    assert macs(layer) == 3 * len(weight) * (1 if off == 0 and weight.shape == (5, 5) else 5)

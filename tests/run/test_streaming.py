@@ -9,7 +9,7 @@ from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.run.streaming import unrolled
+from lingeronnx.run.streaming import _telling, unrolled
 from tests.ops.test_recurrent_forms import WIDTH, H, T, float_outputs, sqnr, streaming
 
 STATES = {"LSTM": {"h_out": "h", "c_out": "c"}, "GRU": {"h_out": "h"}}
@@ -94,6 +94,31 @@ def test_unrolled():
     np.testing.assert_array_equal(feeds["h"][:, 4:6], start)
     np.testing.assert_array_equal(feeds["h"][:, 6:], 0 * start[:, :1])
     np.testing.assert_array_equal(feeds["x"][:2], inputs[0])
+
+
+@pytest.mark.parametrize("silent", (60, 40))
+def test_measured_on_calls_that_tell(silent):
+    """Calls in a row are held back: the last ones, or, where a stream ends in silence, those that are loud enough."""
+    model = streaming("GRU")
+    inputs = [x * (0.0 if number >= silent else 1.0) for number, x in enumerate(chunks(1, 60))]
+    found = unrolled(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold=True)
+    first = next(n for n, x in enumerate(inputs) if np.array_equal(x, found.again[0]["x"]))
+    assert all(np.array_equal(a["x"], b) for a, b in zip(found.again, inputs[first : first + 12], strict=True))
+    assert first == 48 if silent == 60 else 30 <= first < 48 - 4
+    rest = np.concatenate([*inputs[:first], *inputs[first + 12 :]])
+    np.testing.assert_array_equal(found.items[0]["x"], rest)
+    assert (found.number, found.held) == (60, True)
+
+
+def test_the_loudness_of_calls():
+    """Each output counts by its own power; all zeros are as loud as can be."""
+    power = np.zeros((10, 3))
+    power[:, 0], power[:5, 1] = 1e6, 1e-6
+    assert _telling(power, 3) == slice(7, 10)  # half of what both have on average: the first has all of its own
+    power[:, 0] = 0
+    assert _telling(power, 3) == slice(4, 7)  # the latest with one loud call of three
+    assert _telling(power[5:], 3) == slice(2, 5)
+    assert _telling(np.zeros((4, 0)), 4) == slice(0, 4)
 
 
 def test_calls_without_an_end(monkeypatch):

@@ -21,6 +21,8 @@ __all__ = ["ScaleChoice", "TensorSetting", "choice_for", "choice_of", "idle_over
 
 #: What an override says of a layer, not of the tensor that it gives.
 _OF_LAYERS = {"weight_bits", "out_bits"}
+#: What settles how an output that leaves the integers is held.
+_OF_WIDTH = {"bits", "out_bits", "scale"}
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def choice_of(prepared: Prepared, parts: Partition, wide: Sequence[str]) -> Scal
 
     wide : tensors and weights that have 16 bits where no override says otherwise. Weights that were told fewer bits
     than the target has in their layer have the least that it has everywhere. What an override says of a layer that
-    moved to the host is left out: `idle_overrides` tells it.
+    moved to the host is left out: `idle_overrides` tells it. Where layers may move, what a part hands to the host
+    before another part has all bits that a layer writes, unless an override says otherwise.
     """
     conf, target, selectors = prepared.conf, prepared.target, prepared.selectors(parts.graph)
     own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide}
@@ -140,6 +143,9 @@ def choice_of(prepared: Prepared, parts: Partition, wide: Sequence[str]) -> Scal
             weights = _weights(node, parts.ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
+    for name in parts.between_parts(target) if prepared.movable else ():  # a program of ours reads them
+        if _OF_WIDTH.isdisjoint(own.get(name, {})) and max(target.out_bits) > min(target.out_bits):
+            own.setdefault(name, {})["out_bits"] = max(target.out_bits)
     stay = _stay_wide(parts, own, conf.weight_bits, target)
     for weight in stay:
         own.setdefault(weight, {})["bits"] = min(target.bits)

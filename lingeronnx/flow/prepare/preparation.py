@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, ModelError
-from ...fit import Fitted
+from ...fit import Fitted, of_host
 from ...graph import ir, operators
 from ...graph.batch_axes import tell_batch_axes
 from ...graph.digests import whole
@@ -172,7 +172,8 @@ def prepare(
     check_repeatable(original, source, data.first())
 
     def divided(changed: Rewritten) -> Prepared:
-        skip = {**apart(changed.graph, conf.state, target), **changed.selectors.skipped(conf.skip)}
+        left = {**of_host(changed.graph), **apart(changed.graph, conf.state, target)}
+        skip = {**left, **changed.selectors.skipped(conf.skip)}
         return Prepared(
             original=original,
             parts=partition_with_clips(changed.graph, target, skip, conf.bits),

@@ -228,7 +228,7 @@ def _explained(explain: Callable[[], str]) -> str:
 def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
     """Return what to measure on, and what the report calls it."""
     if prepared.calls is not None:
-        feeds = list(prepared.calls.last)
+        feeds = list(prepared.calls.again)
         if prepared.synthetic:
             return feeds, f"on {len(feeds)} synthetic calls"
         source = "held back from calibration" if prepared.calls.held else "of the calibration data"

@@ -1,8 +1,9 @@
 """Which layers leave the chip's parts of a program: those that stand against one, and parts not worth the crossing.
 
 A part that the packer refuses, or the chip would compute wrongly, loses the layers that are to blame, and the rest
-stays. A part with hardly more multiply-accumulates than numbers to hand over is not worth the crossing. Where there are
-more parts than the user wants, those with the least work leave.
+stays. A part with hardly more multiply-accumulates than numbers to hand over is not worth the crossing, as long as the
+chip keeps nine tenths of the work, where it has them. Where there are more parts than the user wants, those with the
+least work leave.
 
 Must not know: where the scales come from. They are calibrated or guessed, and the answer is hardly another one.
 """
@@ -16,6 +17,7 @@ from functools import cached_property
 
 from ...emit import Lowered
 from ...graph import ir
+from ...ops.macs import macs
 from ..partition import Partition
 from ..report.program import PartReport, ProgramReport
 
@@ -24,6 +26,7 @@ __all__ = ["ROUNDS", "Departures"]
 #: A layer that leaves may uncover another one.
 ROUNDS = 6
 _WORTH = 4  # multiply-accumulates for each number that is handed over
+_STAYS = 0.9  # of the multiply-accumulates: where the chip has so many, it keeps them from parts that are not worth it
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,15 @@ class Departures:
     def _small(self, most: int | None) -> dict[str, str]:
         chip = self.program.chip
         work = {part.name: part.macs for part in chip}
-        small = {
-            part.name: f"only {part.macs:,} multiply-accumulates for {count:,} numbers to hand over"
-            for part in chip
-            if part.macs < _WORTH * (count := sum(self._sizes.get(name, 0) for name in (*part.inputs, *part.outputs)))
-        }
+        counts = {p.name: sum(self._sizes.get(name, 0) for name in (*p.inputs, *p.outputs)) for p in chip}
+        every = {str(node.name): macs(node) for node in self.parts.graph.graph}
+        room = sum(every[name] for name in self.parts.ops) - _STAYS * sum(every.values())
+        own = {part.name: sum(every[name] for name in self.layers(part.members)) for part in chip}
+        small: dict[str, str] = {}
+        for name in sorted(work, key=lambda name: work[name] / max(counts[name], 1)):
+            if work[name] < _WORTH * counts[name] and (room < 0 or own[name] <= room):
+                room -= own[name] if room >= 0 else 0
+                small[name] = f"only {work[name]:,} multiply-accumulates for {counts[name]:,} numbers to hand over"
         if small and len(small) == len(chip):
             small.pop(max(work, key=lambda name: work[name]), None)
         if most is not None and len(chip) - len(small) > most:

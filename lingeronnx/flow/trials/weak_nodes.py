@@ -27,7 +27,10 @@ from .evidence import level, levels
 
 __all__ = ["own_levels", "weak_nodes", "without_weak_nodes"]
 
-_LEAST = (15.0, 20.0, 25.0, 30.0)  # dB that a node gives by itself; what gives less is tried on the host
+_LEAST = (15.0, 20.0, 30.0, math.inf)  # dB that a node gives by itself; what gives less is tried on the host
+_FAR = 15.0  # dB: all that is no layer is tried where an output is still farther off
+_LAYER = 30.0  # dB: a layer that gives more stays, whatever is tried of what is no layer
+_LOST = 0.0  # dB: an output that is no nearer has nothing to lose
 _SHARE = 0.1  # of the multiply-accumulates, which may be in float in all
 _GAIN, _LOSS = 0.5, 0.5  # dB that some output gains at least, and others lose at most
 _PIECES = 8  # of calibration data, each as many samples as outputs are compared on at a time
@@ -48,29 +51,38 @@ def without_weak_nodes(best: Compared, progress: Progress | None = None) -> dict
     now, found = tried({}), dict[str, str]()
     own = own_levels(now)
     for least in _LEAST:
+        if least == math.inf and (min(levels(now)) >= _FAR or prepared.conf.cells == "chip"):
+            break
         more = weak_nodes(prepared.parts, own, least)
         if not more.keys() - found.keys():
             continue
         other = tried(more)
-        gains = [after - before for before, after in zip(levels(now), levels(other), strict=True)]
+        gains = [after - before for before, after in zip(_kept(now), _kept(other), strict=True)]
         if max(gains) >= _GAIN and min(gains) >= -_LOSS:
             now, found = other, more
     return found
 
 
+def _kept(result: Compared) -> list[float]:
+    """Return the levels, dB; below `_LOST` chance alone tells them apart."""
+    return [max(one, _LOST) for one in levels(result)]
+
+
 def weak_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict[str, str]:
     """Return {node: why} of the integer nodes whose own level is below `least` dB, and of moves that they read.
 
-    own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work stay in integers.
+    own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work stay in integers. A
+    `least` without an end is all that is no layer.
     """
     lowest = {str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs) for node, _ in parts.nodes}
     work = {str(node.name): macs(node) for node in parts.graph.graph}
     left = _SHARE * sum(work.values()) - sum(work[name] for name in parts.floats if name in work)
     found: dict[str, str] = {}
     for name in sorted(lowest, key=lambda name: lowest[name]):
-        if lowest[name] < least and work[name] <= max(left, 0.0):
+        if lowest[name] < (min(least, _LAYER) if work[name] else least) and work[name] <= max(left, 0.0):
             left -= work[name]
-            found[name] = f"8 bits leave {lowest[name]:.0f} dB of what it computes: measured, it is better in float"
+            left_over = "little" if lowest[name] == math.inf else f"{lowest[name]:.0f} dB"
+            found[name] = f"8 bits leave {left_over} of what it computes: measured, it is better in float"
     for node, op in reversed(parts.nodes):
         readers = [str(use.node.name) for value in node.outputs for use in value.uses()]
         if op.moves and any(reader in found for reader in readers):

@@ -30,9 +30,9 @@ class Linear(WeightLayer):
         return [] if node.domain == ir.DOMAIN else super().violations(node, target)
 
     def macs(self, node: ir.Node) -> int:
-        """Return the rows times the size of the weight."""
+        """Return the rows times the size of the weight; of a diagonal one, a factor for each number, its diagonal's."""
         result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()
-        return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
+        return math.prod(int(d or 1) for d in result[1:]) * (1 if _is_diagonal(node) else int(weight[1] or 1))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
@@ -62,6 +62,14 @@ class Linear(WeightLayer):
         value = low.insert(formats.LINEAR, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))
         back = low.array(f"{base}_shape", np.array([1, *full[1:]], np.int64))
         low.emit(formats.RESHAPE, node, [value, back], {})
+
+
+def _is_diagonal(node: ir.Node) -> bool:
+    """Whether all that is not on the weight's diagonal is 0: factors that are written as a product."""
+    weight = ir.const(node.inputs[1])
+    if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
+        return False
+    return np.count_nonzero(weight) == np.count_nonzero(np.diagonal(weight))
 
 
 LINEAR = Linear()

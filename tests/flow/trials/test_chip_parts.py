@@ -76,6 +76,17 @@ def test_a_tiny_island_goes_to_the_host():
     assert "multiply-accumulates for" in add.why
 
 
+@pytest.mark.parametrize(("kernel", "parts"), [(1, 2), (3, 1)])
+def test_what_is_not_worth_a_crossing_stays_where_it_is_more_than_a_tenth_of_the_work(kernel, parts):
+    """A depthwise layer with two products for each number: beside 1x1 a fourth of the work, beside 3x3 hardly any."""
+    net = Net(8, 8, 8)
+    a = net.node("Erf", net.conv("x", (8, 8, kernel, kernel), pads=[kernel // 2] * 4))
+    result = made(net.graph(net.conv(a, (8, 1, 2, 2), group=8, out="y")), max_parts=9)
+    assert len(result.report.program.chip or [1]) == parts
+    assert (result.report.integer_macs == 1.0) == (parts == 2)
+    assert result.report.integer_macs > 0.9
+
+
 @pytest.mark.parametrize("said", [{"out_bits": 32}, {"scale": 64.0}])
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
 def test_an_override_of_a_layer_that_moves_has_no_effect_and_is_told(chip, said):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,15 @@ def test_a_weak_layer_goes_to_the_host_where_that_is_measured_to_be_better():
     assert "8 bits leave" in layer.why
     assert moved.report.integer_macs > 0.9
     assert stays.report.integer_macs == 1.0
+
+
+def test_all_that_is_no_layer_is_the_last_thing_tried():
+    """Without an end to the level all nodes without products leave, and of layers those that are weak, as before."""
+    best = of_one_plan(uneven())
+    parts = best.prepared.parts.with_floats({})
+    layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
+    own = {str(node.outputs[0].name): level for node, level in zip(layers, (40.0, 5.0, 35.0), strict=True)}
+    others = {str(node.name) for node, op in parts.nodes if node.op_type != "Conv"}
+    assert {*weak_nodes(parts, own, math.inf)} == others | {str(layers[1].name)}
+    own[str(layers[1].outputs[0].name)] = 31.0
+    assert {*weak_nodes(parts, own, math.inf)} == others

@@ -1,0 +1,102 @@
+"""Long kernels over a line of samples as products with frames: the same function, and a whisper is heard."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lingeronnx as lo
+from lingeronnx.fit import fit, of_host
+from lingeronnx.graph import ir
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets.luna import ARCS, VENUS
+from tests import nets
+from tests.examples import examples
+
+
+def front(kernel, stride, length, *, channels=1, outputs=6, bias=True, behind="Pow", last=3, **attributes):
+    """Return a convolution of a line and what reads it."""
+    net = nets.Net(channels, length, seed=7)
+    a = net.conv("x", (outputs, channels, kernel), strides=[stride], bias=bias, **attributes)
+    a = net.node("Pow", a, net.const(np.float32(2))) if behind == "Pow" else net.node(behind, a)
+    return net.graph(net.conv(a, (last, outputs, 1), out="y"))
+
+
+def both(model, x, target=ARCS):
+    """Return what was done, and y of the model before and after it."""
+    trace_shapes(model, {"x": x[:1]})
+    before = ir.clone(model)
+    done = [one.what for one in fit(model, target)]
+    assert fit(model, target) == []
+    want, have = (next(array for name, array, _ in FloatRunner(m, {"y"}).run({"x": x})) for m in (before, model))
+    return done, want, have
+
+
+def line(length, count=3, channels=1):
+    return np.random.default_rng(1).standard_normal((count, channels, length)).astype(np.float32)
+
+
+@examples(30)
+@given(kernel=st.integers(13, 60), stride=st.integers(1, 45), count=st.integers(1, 5), more=st.integers(0, 9))
+def test_a_product_with_frames_is_the_convolution(kernel, stride, count, more):
+    """Law: the same function, of each sample by itself, whatever the sizes; loud, quiet and silent."""
+    length = (count - 1) * stride + kernel + more
+    x = line(length) * np.array([1e3, 1e-3, 0], np.float32).reshape(3, 1, 1)
+    done, want, have = both(front(kernel, stride, length), x)
+    assert f"a kernel of {kernel} over samples" in done[0]
+    for one, other in zip(want, have, strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-5 * max(float(np.abs(one).max()), 1e-6))
+
+
+CASES = {
+    "two channels": {"channels": 2},
+    "pads": {"pads": [16, 16]},
+    "a dilation": {"dilations": [2]},
+    "a reader on the chip": {"behind": "Relu"},
+    "a kernel that is short enough": {"kernel": 12},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_others_stay_as_they_are(case):
+    """The host has no part in what the chip computes on, nor in what it does by itself."""
+    sizes = {"kernel": 32, "stride": 16, "length": 128, **CASES[case]}
+    done, want, have = both(front(**sizes), line(128, channels=sizes.get("channels", 1)))
+    assert not any("frames" in what for what in done)
+    np.testing.assert_allclose(have, want, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", (ARCS, VENUS))
+def test_the_host_frames_and_the_chip_multiplies(target):
+    """All that is made stays with the host, but for the product, which no other node is needed for."""
+    model = front(32, 16, 128)
+    both(model, line(128), target)
+    (product,) = [node for node in model.graph if node.op_type == "Linear"]
+    made = [node for node in model.graph if ir.origin(node) == ir.origin(product)]
+    assert {str(node.name) for node in made} - {*of_host(model)} == {str(product.name)}
+    assert len(of_host(model)) == len(made) - 1 > 5
+
+
+@pytest.mark.parametrize("platform", ("arcs", "venus", "venusA"))
+def test_a_whisper_is_as_near_as_a_shout(platform):
+    """Eight bits serve both: a sample 1000 times weaker than those of calibration loses nothing at the product.
+
+    In a program of parts it leaves the chip in 32 bits, since the host reads it for what the chip computes again.
+    """
+    model = front(32, 16, 128, outputs=12, last=24)
+    found = lo.quantize(model, {"x": line(128, 32)}, platform=platform, effort="fast", max_parts=9)
+    assert found.report.integer_macs == 1.0
+    assert not found.report.chip_ready
+    (layer,) = [node for node in found.graph.graph if node.op_type == "LinearInt"]
+    assert ir.attr(layer, "o_bits") == 32
+    (name,) = [str(v.name) for v in layer.outputs]
+    x = line(128, 1)
+    session = found.session()
+    values = {factor: _real(session, name, x * np.float32(factor)) for factor in (1.0, 1e-3)}
+    np.testing.assert_array_equal(values[1.0], values[1e-3])
+
+
+def _real(session, name, x):
+    """Return the product's integers."""
+    return next(array for tensor, array, _ in session.tensors({"x": x}) if tensor == name)
