@@ -18,6 +18,7 @@ from onnx.inliner import inline_local_functions
 
 from ...errors import ConfigError, ConstraintError
 from .memory import Use, planned
+from .sums import with_short_sums
 
 __all__ = ["EXTRA", "GENERATOR", "HostSource", "available", "fixed", "host_source"]
 
@@ -123,7 +124,8 @@ def fixed(model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequenc
                     value.name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
                 )
             )
-    return onnx.shape_inference.infer_shapes(made)
+    made = onnx.shape_inference.infer_shapes(made)
+    return onnx.shape_inference.infer_shapes(made) if with_short_sums(made) else made
 
 
 def _rewritten(text: str, name: str, weights: int) -> HostSource:
