@@ -346,8 +346,6 @@ ROWS = _all(lambda op: op.row)
 #: Those that weigh the numbers of a row against each other; Hardmax picks one.
 SHARES = ROWS - {"Hardmax"}
 NORMS = _all(lambda op: op.norm)
-#: Those that weigh the numbers of a row against each other; Hardmax picks one.
-SHARES = ROWS - {"Hardmax"}
 
 # ---- sizes, chance, subgraphs, integers ----
 
