@@ -149,11 +149,19 @@ def test_tanh_that_is_not_right(platform):
     assert node.why == "iqTanh reads int16 as int32: it stays in float"
 
 
-def test_sigmoid_on_a_map_of_venus_a():
-    """GluInt gates the last axis only."""
-    found = quantize(one("Sigmoid", shape=(3, 4, 8)), samples((3, 4, 8)), platform="venusA", effort="fast")
+@pytest.mark.parametrize("shape", ((3, 4, 8), (2, 300), (131, 31)))
+def test_sigmoid_on_axes_that_venus_a_does_not_gate(shape):
+    """GluInt gates the last of two or three axes, up to 128 long: the same numbers in rows of another length."""
+    found = quantize(one("Sigmoid", shape=shape), samples(shape), platform="venusA", effort="fast")
+    assert found.report.float_nodes == []
+    assert found.report.chip_ready
+    assert found.report.outputs["y"]["sqnr"] > 25
+
+
+def test_sigmoid_of_a_prime_number_of_places_stays_on_venus_a():
+    found = quantize(one("Sigmoid", shape=(131,)), samples((131,)), platform="venusA", effort="fast")
     (node,) = found.report.float_nodes
-    assert "at most 128 long; here [N,3,4,8]" in node.why
+    assert "at most 128 long; here [N,131]" in node.why
 
 
 def test_a_final_sigmoid_is_the_host_s():

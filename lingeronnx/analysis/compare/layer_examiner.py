@@ -123,10 +123,13 @@ class LayerExaminer:
             None,
         )
 
+    def _layer_before(self, name: str) -> ir.Node | None:
+        return next((node for node in self._before(name) if node.op_type in operators.LAYERS), None)
+
     def order(self, row: ComparedTensor) -> Answer | None:
         """Return which channels of a layer have each other's weights, whether or not that is seen in these samples."""
-        ours = self._other.node(row.name)
-        theirs = next((n for n in self._before(row.name) if n.op_type in operators.LAYERS), None)
+        ours = self._other.node(row.name)  # of a dump there is none
+        theirs = None if ours is None else self._layer_before(row.name)
         if ours is None or theirs is None:
             return None
         held = self._held.get(str(theirs.inputs[0].name)) if theirs.inputs[0] is not None else None

@@ -211,11 +211,10 @@ def _inputs(model: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _in_order(model: ir.Graph, name: str) -> dict[str, str]:
-    """Return {input: output} of the inputs like `name` and the outputs like it, one after the other.
-
-    Nothing where these are not as many.
-    """
+    """Return {input: output} of `name` and the one output like it, or of as many inputs as outputs, as they follow."""
     outputs = _like(model, name, exact=True)
+    if len(outputs) == 1:
+        return {name: outputs[0]}
     inputs = [other for other in _inputs(model) if outputs and _like(model, other, exact=True) == outputs]
     return dict(zip(inputs, outputs, strict=True)) if len(inputs) == len(outputs) else {}
 
