@@ -27,6 +27,7 @@ __all__ = ["ROUNDS", "Departures"]
 ROUNDS = 6
 _WORTH = 4  # multiply-accumulates for each number that is handed over
 _STAYS = 0.9  # of the multiply-accumulates: where the chip has so many, it keeps them from parts that are not worth it
+_NEARLY = 0.02  # less than that counts as so many, for what else left may have left just below
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,14 @@ class Departures:
         work = {part.name: part.macs for part in chip}
         counts = {p.name: sum(self._sizes.get(name, 0) for name in (*p.inputs, *p.outputs)) for p in chip}
         every = {str(node.name): macs(node) for node in self.parts.graph.graph}
-        room = sum(every[name] for name in self.parts.ops) - _STAYS * sum(every.values())
+        work_of_all = sum(every.values())
+        room = sum(every[name] for name in self.parts.ops) - _STAYS * work_of_all
+        bound = room >= -_NEARLY * work_of_all
         own = {part.name: sum(every[name] for name in self.layers(part.members)) for part in chip}
         small: dict[str, str] = {}
         for name in sorted(work, key=lambda name: work[name] / max(counts[name], 1)):
-            if work[name] < _WORTH * counts[name] and (room < 0 or own[name] <= room):
-                room -= own[name] if room >= 0 else 0
+            if work[name] < _WORTH * counts[name] and (not bound or own[name] <= max(room, 0)):
+                room -= own[name]
                 small[name] = f"only {work[name]:,} multiply-accumulates for {counts[name]:,} numbers to hand over"
         if small and len(small) == len(chip):
             small.pop(max(work, key=lambda name: work[name]), None)

@@ -87,6 +87,18 @@ def test_what_is_not_worth_a_crossing_stays_where_it_is_more_than_a_tenth_of_the
     assert result.report.integer_macs > 0.9
 
 
+@pytest.mark.parametrize(("outputs", "parts"), [(9, 2), (24, 1)])
+def test_what_left_before_is_no_reason_to_leave(outputs, parts):
+    """The user keeps 11 or 23 % of the work in float. Just below nine tenths nothing more leaves, far below it does."""
+    net = Net(8, 8, 8)
+    a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
+    b = net.node("Erf", net.conv(a, (8, 1, 2, 2), group=8))
+    graph = net.graph(net.conv(b, (outputs, 8, 1, 1), out="y"))
+    last = next(str(node.name) for node in graph.graph if node.outputs[0].name == "y")
+    result = made(graph, max_parts=9, skip=[last])
+    assert len(result.report.program.chip or [1]) == parts
+
+
 @pytest.mark.parametrize("said", [{"out_bits": 32}, {"scale": 64.0}])
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
 def test_an_override_of_a_layer_that_moves_has_no_effect_and_is_told(chip, said):
