@@ -444,6 +444,7 @@ class Lowering:
             functions=functions,
             metadata_props=props,
         )
-        if self._copied:
+        read = used | {id(v) for v in outputs}
+        if self._copied and any(read.isdisjoint(map(id, node.outputs)) for node in self._nodes):
             ir.remove_unused(whole)  # what computed a shape that an integer form no longer asks for
         return whole

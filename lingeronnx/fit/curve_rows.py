@@ -16,7 +16,7 @@ from ._base import Maker, runs
 
 __all__ = ["curve_in_rows"]
 
-_CURVES = frozenset(kind for op in (SIGMOID, Gated()) for _, kind in op.floats)
+_CURVES = frozenset(kind for op in (SIGMOID, Gated) for _, kind in op.floats)
 _LENGTH = 32
 _LEAST = 4  # shorter rows are all start and no work
 
@@ -33,8 +33,7 @@ def curve_in_rows(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, 
     rows = [math.prod(sizes) // length, length]
     source = make.reshape(ir.source(node), rows, "rows")
     batch: ir.Size = (source.shape or ["N"])[0]
-    inputs = [source, *node.inputs[1:]]
-    made = make(node.op_type, inputs, [batch, *rows], "of_rows", dict(node.attributes), node.domain)
+    made = make(node.op_type, [source], [batch, *rows], "of_rows", dict(node.attributes), node.domain)
     make.reshape(made, sizes, "back")
     if not all(runs(each, target) for each in make.nodes):
         make.undo()

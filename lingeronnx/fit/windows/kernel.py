@@ -20,7 +20,7 @@ from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
 from ...targets.limits import ConvLimits
 from .._base import Maker, by, chained, conv_of, sum_cost
-from .pad import pad_before
+from .pad import kept_pads, pad_before
 
 __all__ = ["split_kernel"]
 
@@ -87,15 +87,15 @@ def split_kernel(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
 def _with_less_padding(model: ir.Graph, node: ir.Node, target: Target, g: ConvGeometry) -> tuple[str, str] | None:
     """Pad before the convolution as much as no part of its kernel takes, where it can be split then."""
     assert target.conv is not None
-    most = [min(target.conv.max_pad, target.conv.max_kernel, k) for k in g.kernel]
-    less, rank = copy(g), len(most)
-    less.pads = tuple(min(p, m) for p, m in zip(g.pads, [*most, *most], strict=True))
+    kept = kept_pads(g, target.conv)
+    less, rank = copy(g), len(g.kernel)
+    less.pads = tuple(kept)
     ahead = [p - q for p, q in zip(g.pads, less.pads, strict=True)]
     sizes = [int(d or 0) + ahead[i] + ahead[rank + i] for i, d in enumerate(g.source[2:])]
     less.source = (*g.source[:2], *sizes)
     if any(_parts(less, axis, target) is None for axis in range(rank)):
         return None
-    return pad_before(model, node, target, most)
+    return pad_before(model, node, target, kept)
 
 
 def _cropped(make: Maker, parts: tuple[_KernelPart, ...], crops: dict[tuple[int, ...], ir.Value]) -> ir.Value:

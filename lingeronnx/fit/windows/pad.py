@@ -5,16 +5,15 @@ A map that is smaller than the kernel, as the packer counts, is padded altogethe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...graph import ir
 from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
+from ...targets.limits import ConvLimits
 from .._base import Maker, conv_of, runs
 
-__all__ = ["explicit_pad", "pad_before"]
+__all__ = ["explicit_pad", "kept_pads", "pad_before"]
 
 
 def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
@@ -26,17 +25,20 @@ def explicit_pad(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     if not target.breaks(node, "explicit-pad") and not below:
         return None
     g, _ = conv
-    return pad_before(
-        model, node, target, [0 if below else min(target.conv.max_pad, k, target.conv.max_kernel) for k in g.kernel]
-    )
+    return pad_before(model, node, target, [0] * len(g.pads) if below else kept_pads(g, target.conv))
 
 
-def pad_before(model: ir.Graph, node: ir.Node, target: Target, most: Sequence[int]) -> tuple[str, str] | None:
-    """Leave `most` of the padding of a convolution in it, a number for each axis, and put the rest into a Pad."""
+def kept_pads(g: ConvGeometry, limits: ConvLimits) -> list[int]:
+    """Return as much of the padding as a convolution of the platform takes, begins and then ends."""
+    most = [min(limits.max_pad, k, limits.max_kernel) for k in g.kernel]
+    return [min(p, m) for p, m in zip(g.pads, [*most, *most], strict=True)]
+
+
+def pad_before(model: ir.Graph, node: ir.Node, target: Target, kept: list[int]) -> tuple[str, str] | None:
+    """Leave the pads `kept` in a convolution, and put the rest into a Pad."""
     g = ConvGeometry(node)
     rank = len(g.kernel)
-    rest = [max(0, p - m) for p, m in zip(g.pads, [*most, *most], strict=True)]
-    kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
+    rest = [p - k for p, k in zip(g.pads, kept, strict=True)]
     if not any(rest):
         return None
     make = Maker(model, node)

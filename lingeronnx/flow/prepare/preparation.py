@@ -41,6 +41,8 @@ from .states import apart, proposals
 
 __all__ = ["Prepared", "normalised", "prepare"]
 
+#: What makes shares of a row, from 0 to 1, of any numbers.
+_SHARES = operators.ROWS & operators.NEVER_NEGATIVE
 _FEW = 16  # samples that outputs are compared on at a time
 _FLOAT_OUTPUTS = 16  # the part of the budget that outputs of the user's model may take
 
@@ -253,17 +255,11 @@ def _infinite(prepared: Prepared) -> dict[str, str]:
     if not reached:
         return {}
     for node in graph:
-        if any(value is not None and value.name in reached for value in node.inputs) and not _shares(node):
+        if any(value is not None and value.name in reached for value in node.inputs) and node.op_type not in _SHARES:
             reached.update(str(value.name) for value in node.outputs)
     strange = _seen_infinite(prepared, reached.intersection(prepared.parts.activations))
     why = "it reads or writes infinite values, which come from a constant of the model"
     return dict.fromkeys(prepared.parts.touching(strange), why)
-
-
-def _shares(node: ir.Node) -> bool:
-    """Whether `node` makes shares of a row, from 0 to 1, of any numbers."""
-    kind = operators.OPERATORS.get(node.op_type)
-    return kind is not None and kind.row and kind.positive
 
 
 def _seen_infinite(prepared: Prepared, names: Collection[str]) -> set[str]:

@@ -13,7 +13,7 @@ Relu, Clip, a lone sigmoid or tanh) stay as they are, but for SiLU and HardSwish
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -140,13 +140,9 @@ def _worth(nodes: list[ir.Node], source: ir.Value) -> bool:
 
 def _is_known(nodes: list[ir.Node], source: ir.Value) -> bool:
     kinds = {n.op_type for n in nodes}
-    for name, marks in _MARKS.items():
-        if marks & kinds:
-            kind, attrs = _KNOWN[name]
-            wanted = evaluate(ir.node(kind, [source], attrs), _GRID)
-            if np.allclose(_values(nodes[0].outputs[0], source), wanted, rtol=0, atol=1e-6):
-                return True
-    return False
+    names = [name for name, marks in _MARKS.items() if marks & kinds]
+    with np.errstate(all="ignore"):  # what is tried may have a root or a logarithm in it
+        return bool(names) and _named(_values(nodes[0].outputs[0], source), names) != ""
 
 
 #: What stands in the gate of a product that may be such a function.
@@ -230,7 +226,13 @@ def _kind(model: ir.Graph, function: ir.Function) -> str:
     probe.op_type = "Curve?"
     values = table_of(model, probe, _GRID)
     del model.functions[ir.DOMAIN, "Curve?", ""]
-    for name, (kind, attrs) in _KNOWN.items():
-        if np.allclose(values, table_of(model, ir.node(kind, [ir.Value(name="x")], attrs), _GRID), rtol=0, atol=1e-6):
-            return name.removesuffix("Tanh")
-    return "Curve"
+    return _named(values, _KNOWN).removesuffix("Tanh") or "Curve"
+
+
+def _named(values: np.ndarray, names: Iterable[str]) -> str:
+    """Return which of the known functions has the `values` on the grid; empty where none has."""
+    for name in names:
+        kind, attrs = _KNOWN[name]
+        if np.allclose(values, evaluate(ir.node(kind, [ir.Value(name="x")], attrs), _GRID), rtol=0, atol=1e-6):
+            return name
+    return ""

@@ -31,30 +31,31 @@ def constant_reshape(model: ir.Graph) -> Answer:
     for node in model.graph:
         if not is_computed(node):
             continue
-        if node.op_type == "Resize":
-            reason = _with_factors(model, node)
-            changed += not reason
-            why += [Reason(node, reason)] if reason else []
-            continue
-        source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
-        if source is None or result is None or not source or not result:
-            why.append(Reason(node, "it makes or takes a tensor without axes"))
-            continue
-        inner, outer = ([d for d in s[1:] if d is not None] for s in (source, result))
-        if len(inner) + 1 < len(source) or len(outer) + 1 < len(result):
-            why.append(Reason(node, "an axis other than the first is not known"))
-            continue
-        if source[0] is not None and result[0] is not None:
-            target = [result[0], *outer]
-        else:
-            target = [0 if math.prod(inner) == math.prod(outer) else -1, *outer]
-        node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
-        name = ir.fresh_name(model, f"{node.outputs[0].name}_shape")
-        node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
-        changed += 1
+        reason = _with_factors(model, node) if node.op_type == "Resize" else _with_target(model, node)
+        if reason:
+            why.append(Reason(node, reason))
+        changed += not reason
     if changed:
         ir.remove_unused(model)
     return Answer(changed, why)
+
+
+def _with_target(model: ir.Graph, node: ir.Node) -> str:
+    """Give a Reshape a constant target; return why not, or nothing."""
+    source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
+    if source is None or result is None or not source or not result:
+        return "it makes or takes a tensor without axes"
+    inner, outer = ([d for d in s[1:] if d is not None] for s in (source, result))
+    if len(inner) + 1 < len(source) or len(outer) + 1 < len(result):
+        return "an axis other than the first is not known"
+    if source[0] is not None and result[0] is not None:
+        target = [result[0], *outer]
+    else:
+        target = [0 if math.prod(inner) == math.prod(outer) else -1, *outer]
+    node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
+    name = ir.fresh_name(model, f"{node.outputs[0].name}_shape")
+    node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
+    return ""
 
 
 def _with_factors(model: ir.Graph, node: ir.Node) -> str:
@@ -62,7 +63,7 @@ def _with_factors(model: ir.Graph, node: ir.Node) -> str:
     source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
     if not result or len(source) != len(result) or None in (*source[1:], *result[1:]):
         return "an axis other than the first is not known"
-    if ir.attr(node, "axes") or ir.attr(node, "keep_aspect_ratio_policy", "stretch") not in ("stretch", b"stretch"):
+    if ir.attr(node, "axes") or ir.attr(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "it resizes some axes, or keeps their ratio"
     sizes = [(int(n or 0), int(m or 0)) for n, m in zip(source[1:], result[1:], strict=True)]
     factors = np.array([1.0, *(m / max(n, 1) for n, m in sizes)], np.float32)
