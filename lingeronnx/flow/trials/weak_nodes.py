@@ -11,7 +11,10 @@ import itertools
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from ...graph import ir
+from ...ops import is_relu
 from ...ops.macs import macs
 from ...run.borders import float_names
 from ...run.data import Progress
@@ -72,14 +75,15 @@ def weak_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict
     """Return {node: why} of the integer nodes whose own level is below `least` dB, and of moves that they read.
 
     own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work stay in integers. A
-    `least` without an end is all that is no layer.
+    `least` without an end is all that is no layer; what only multiplies each number by another is none.
     """
     lowest = {str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs) for node, _ in parts.nodes}
     work = {str(node.name): macs(node) for node in parts.graph.graph}
+    layers = {str(node.name) for node in parts.graph.graph if macs(node) > _written(node)}
     left = _SHARE * sum(work.values()) - sum(work[name] for name in parts.floats if name in work)
     found: dict[str, str] = {}
     for name in sorted(lowest, key=lambda name: lowest[name]):
-        if lowest[name] < (min(least, _LAYER) if work[name] else least) and work[name] <= max(left, 0.0):
+        if lowest[name] < (min(least, _LAYER) if name in layers else least) and work[name] <= max(left, 0.0):
             left -= work[name]
             left_over = "little" if lowest[name] == math.inf else f"{lowest[name]:.0f} dB"
             found[name] = f"8 bits leave {left_over} of what it computes: measured, it is better in float"
@@ -90,12 +94,21 @@ def weak_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict
     return found
 
 
+def _written(node: ir.Node) -> int:
+    """Return how many numbers of one sample `node` writes; a layer sums products, more than one for each of them."""
+    return sum(math.prod(int(size or 1) for size in (ir.shape(value) or ())[1:]) for value in node.outputs)
+
+
 def own_levels(best: Compared) -> dict[str, float]:
-    """Return {tensor of the float graph: dB that its node's integers give from exact inputs, rounded as held}."""
+    """Return {tensor of the float graph: dB that its node's integers give from exact inputs, rounded as held}.
+
+    What only Relus read is looked at behind them: its scale may be theirs, which holds no negative numbers.
+    """
     lowered, exact, data = best.lowered.graph, best.exact, best.prepared.data
     session = lowered_session(lowered, best.planned.target)
     floats, takes = float_names(lowered), {spec.name for spec in session.inputs}
     known = {str(v.name) for v in ir.values(exact)}
+    cut = {str(v.name) for v in ir.values(exact) if _only_relus_read(v)}
     found: dict[str, Agreement] = {}
     runner: FloatRunner | None = None
     samples = data.first(_PIECES * best.prepared.few)
@@ -113,6 +126,14 @@ def own_levels(best: Compared) -> dict[str, float]:
         for name, array, q in session.tensors(given, None, force):
             if q is not None and name in same:
                 user = same[name][0]
-                found.setdefault(user, Agreement()).merge(agreement(want[user], array, q).sums)
+                there, here = want[user], array
+                if user in cut:
+                    there, here = np.maximum(there, 0), np.maximum(here, q.zero_point)
+                found.setdefault(user, Agreement()).merge(agreement(there, here, q).sums)
         release()
     return {name: level(agreed.sqnr) for name, agreed in found.items()}
+
+
+def _only_relus_read(value: ir.Value) -> bool:
+    readers = [use.node for use in value.uses()]
+    return bool(readers) and all(is_relu(reader) for reader in readers) and not value.is_graph_output()
