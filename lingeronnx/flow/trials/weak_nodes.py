@@ -11,10 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from ...graph import ir
-from ...ops import is_relu
 from ...ops.macs import macs
 from ...run.borders import float_names
 from ...run.data import Progress
@@ -100,15 +97,11 @@ def _written(node: ir.Node) -> int:
 
 
 def own_levels(best: Compared) -> dict[str, float]:
-    """Return {tensor of the float graph: dB that its node's integers give from exact inputs, rounded as held}.
-
-    What only Relus read is looked at behind them: its scale may be theirs, which holds no negative numbers.
-    """
+    """Return {tensor of the float graph: dB that its node's integers give from exact inputs, rounded as held}."""
     lowered, exact, data = best.lowered.graph, best.exact, best.prepared.data
     session = lowered_session(lowered, best.planned.target)
     floats, takes = float_names(lowered), {spec.name for spec in session.inputs}
     known = {str(v.name) for v in ir.values(exact)}
-    cut = {str(v.name) for v in ir.values(exact) if _only_relus_read(v)}
     found: dict[str, Agreement] = {}
     runner: FloatRunner | None = None
     samples = data.first(_PIECES * best.prepared.few)
@@ -126,14 +119,6 @@ def own_levels(best: Compared) -> dict[str, float]:
         for name, array, q in session.tensors(given, None, force):
             if q is not None and name in same:
                 user = same[name][0]
-                there, here = want[user], array
-                if user in cut:
-                    there, here = np.maximum(there, 0), np.maximum(here, q.zero_point)
-                found.setdefault(user, Agreement()).merge(agreement(there, here, q).sums)
+                found.setdefault(user, Agreement()).merge(agreement(want[user], array, q).sums)
         release()
     return {name: level(agreed.sqnr) for name, agreed in found.items()}
-
-
-def _only_relus_read(value: ir.Value) -> bool:
-    readers = [use.node for use in value.uses()]
-    return bool(readers) and all(is_relu(reader) for reader in readers) and not value.is_graph_output()

@@ -101,14 +101,3 @@ def test_what_multiplies_each_number_by_another_is_no_layer():
     found = weak_nodes(parts, own, math.inf)
     assert [str(node.name) in found for node in layers] == [False, True, False]
     assert not {str(node.name) for node in layers} & weak_nodes(parts, own, 30.0).keys()
-
-
-def test_what_relus_alone_read_is_looked_at_behind_them():
-    """Far below zero a Relu's scale holds nothing, and nobody misses it."""
-    net = Net(8, 8, 8, seed=3)
-    bias = net.const(np.full(8, -3, np.float32))
-    weight = net.const((net.rng.standard_normal((8, 8, 1, 1))).astype(np.float32))
-    model = net.graph(net.conv(net.node("Relu", net.node("Conv", "x", weight, bias)), (4, 8, 1, 1), out="y"))
-    best = of_one_plan(model)
-    (first, _) = by_operator(best.exact, own_levels(best))
-    assert first[1] > 25
