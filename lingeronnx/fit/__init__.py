@@ -1,9 +1,9 @@
 """Rewrites that make a float model fit a platform, each exact or with a stated cost.
 
-One file per rewrite; `REWRITES` says in which order they are tried on a node that breaks a limit. A rewrite changes the
-graph in place, keeps its float function and the names of surviving tensors, and refuses (None) where it could not end
-within the limits. `fit` goes round until nothing changes, so that one rewrite may prepare for another; a second `fit`
-does nothing.
+One file per rewrite; `REWRITES` says in which order they are tried on a node that breaks a limit, or on any node where
+that makes it cheaper. A rewrite changes the graph in place, keeps its float function and the names of surviving
+tensors, and refuses (None) where it could not end within the limits. `fit` goes round until nothing changes, so that
+one rewrite may prepare for another; a second `fit` does nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from .windows.frames import HOST, frames_of_line, of_host
 from .windows.kernel import split_kernel
 from .windows.max_pool import split_max_pool
 from .windows.pad import explicit_pad
+from .windows.padding_taps import cut_padding_taps
 from .windows.stride import other_stride
 from .windows.tiles import split_map
 from .windows.upsample import phases_of_lines
@@ -38,6 +39,7 @@ from .windows.upsample import phases_of_lines
 __all__ = ["REWRITES", "Fitted", "FitRewrite", "fit", "of_host"]
 
 REWRITES: tuple[FitRewrite, ...] = (
+    FitRewrite("padding-taps", cut_padding_taps, within=True),
     FitRewrite("frames-of-line", frames_of_line),
     FitRewrite("rows-of-phases", rows_of_phases),
     FitRewrite("expand-dilation", expand_dilation),
@@ -65,7 +67,7 @@ _ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that 
 
 
 def fit(model: ir.Graph, target: Target, keep: Collection[str] = ()) -> list[Fitted]:
-    """Rewrite what breaks a limit of `target` in the normalised `model`, in place; return what was done.
+    """Rewrite what breaks a limit of `target`, or can be had for less, in the normalised `model`; return what was done.
 
     keep : names of nodes to leave alone.
     """
@@ -75,14 +77,12 @@ def fit(model: ir.Graph, target: Target, keep: Collection[str] = ()) -> list[Fit
         for node in list(model.graph):
             op, _ = float_op(node, target)
             absent = op is None or not op.available(target)
-            if (
-                node.name in keep
-                or HOST in node.metadata_props
-                or not (absent or op is None or op.violations(node, target))
-            ):
+            if node.name in keep or HOST in node.metadata_props:
                 continue
+            within = not (absent or op is None or op.violations(node, target))
             for rewrite in REWRITES:
-                rewritten = rewrite.apply(model, node, target) if rewrite.absent >= absent else None
+                asked = rewrite.within >= within and rewrite.absent >= absent
+                rewritten = rewrite.apply(model, node, target) if asked else None
                 if rewritten is not None:
                     done.append(Fitted(str(node.name), *rewritten))
                     break

@@ -23,12 +23,14 @@ __all__ = [
 class FitRewrite:
     """A way to meet a limit: `apply(model, node, row)` returns what it did and at which cost, or None.
 
-    absent : it is for operators, too, that the platform does not have at all.
+    absent : it is for operators, too, that the platform does not have at all. within : and for nodes within all limits,
+    which it makes cheaper.
     """
 
     name: str
     apply: Callable[[ir.Graph, ir.Node, Target], tuple[str, str] | None]
     absent: bool = False
+    within: bool = False
 
 
 def conv_of(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | None:

@@ -40,6 +40,7 @@ def doubled(shape):
 
 #: Rewrite -> a model that breaks the limit it is for, the platform, the operators that one step leaves.
 OWN = {
+    "padding-taps": (lambda: conv((3, 1), (4, 3, 3), pads=[1, 1]), VENUSA, ["Conv"]),
     "rows-of-phases": (lambda: conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS,
                        ["Pad", "Reshape", "Conv", "Reshape", "Slice"]),
     "equal-operands": (lambda: graph("g (float[N,6,9] x, float[N,6,1] z) => (float[N,6,9] y) { y = Mul(x, z) }"), ARCS,

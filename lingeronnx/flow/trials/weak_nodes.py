@@ -72,14 +72,15 @@ def weak_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict
     """Return {node: why} of the integer nodes whose own level is below `least` dB, and of moves that they read.
 
     own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work stay in integers. A
-    `least` without an end is all that is no layer.
+    `least` without an end is all that is no layer; what only multiplies each number by another is none.
     """
     lowest = {str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs) for node, _ in parts.nodes}
     work = {str(node.name): macs(node) for node in parts.graph.graph}
+    layers = {str(node.name) for node in parts.graph.graph if macs(node) > _written(node)}
     left = _SHARE * sum(work.values()) - sum(work[name] for name in parts.floats if name in work)
     found: dict[str, str] = {}
     for name in sorted(lowest, key=lambda name: lowest[name]):
-        if lowest[name] < (min(least, _LAYER) if work[name] else least) and work[name] <= max(left, 0.0):
+        if lowest[name] < (min(least, _LAYER) if name in layers else least) and work[name] <= max(left, 0.0):
             left -= work[name]
             left_over = "little" if lowest[name] == math.inf else f"{lowest[name]:.0f} dB"
             found[name] = f"8 bits leave {left_over} of what it computes: measured, it is better in float"
@@ -88,6 +89,11 @@ def weak_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict
         if op.moves and any(reader in found for reader in readers):
             found.setdefault(str(node.name), "it only moves what the host reads, for which 8 bits are too few")
     return found
+
+
+def _written(node: ir.Node) -> int:
+    """Return how many numbers of one sample `node` writes; a layer sums products, more than one for each of them."""
+    return sum(math.prod(int(size or 1) for size in (ir.shape(value) or ())[1:]) for value in node.outputs)
 
 
 def own_levels(best: Compared) -> dict[str, float]:

@@ -88,3 +88,16 @@ def test_all_that_is_no_layer_is_the_last_thing_tried():
     assert {*weak_nodes(parts, own, math.inf)} == others | {str(layers[1].name)}
     own[str(layers[1].outputs[0].name)] = 31.0
     assert {*weak_nodes(parts, own, math.inf)} == others
+
+
+def test_what_multiplies_each_number_by_another_is_no_layer():
+    """A depthwise convolution of one tap has a product for each number: of a level without an end it leaves as well."""
+    net = Net(8, 8, 8, seed=3)
+    a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
+    model = net.graph(net.conv(net.node("Erf", net.conv(a, (8, 1, 1, 1), group=8)), (8, 8, 3, 3), out="y"))
+    parts = of_one_plan(model).prepared.parts.with_floats({})
+    layers = [node for node, _ in parts.nodes if node.op_type == "Conv"]
+    own = {str(node.outputs[0].name): 40.0 for node in layers}
+    found = weak_nodes(parts, own, math.inf)
+    assert [str(node.name) in found for node in layers] == [False, True, False]
+    assert not {str(node.name) for node in layers} & weak_nodes(parts, own, 30.0).keys()
