@@ -23,6 +23,7 @@ from .golden import write_golden
 from .header import constants, header
 from .ports import Ports, ports_of
 from .readme import readme
+from .rounding import host_limits
 from .simulated import Graph, SampleRun
 
 __all__ = ["Board", "CutGraph", "cut_of", "ports_dict"]
@@ -124,6 +125,8 @@ class Board:
                 cut.parts, graph.target, calls[0], pairs, stem=stem, choices=cut.choices, files=files, equal=equal
             )
             feeds = [run.feeds for run in found.values()]
+            limits = [host_limits(runs[0].part, runs) for runs in zip(*calls, strict=True) if not runs[0].part.chip]
+            program = replace(program, limits={name: one for some in limits for name, one in some.items()})
             program = replace(program, tolerance=tolerance_of(program, cut.parts, calls, feeds))
         except (ConfigError, ConstraintError) as error:
             program = None

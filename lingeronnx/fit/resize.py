@@ -1,10 +1,12 @@
-"""Resize by whole factors without the operator: every element repeated, and for linear a small filter behind it.
+"""Resize by whole factors without the operator: every element repeated, for linear under a small filter.
 
 nearest     each element k times along its axis: the map as [C, H*W, 1], k copies side by side along the last axis, read
             again as [C, H, k*W]; and whole rows the same way. The copies are held at one scale: exact.
 linear, 2   the map u of repeated elements, its edge repeated once, under a depthwise filter w along each axis:
             ``[1, 2, 1]/4`` for half_pixel (0.25*x[i-1] + 0.75*x[i] and 0.75*x[i] + 0.25*x[i+1]), ``[1, 1]/2`` for
             asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact in 8 bits: one rounding.
+linear, 1/k a depthwise filter that moves by k: of half_pixel the mean of the two elements in the middle of k, of an
+            odd k the one there; of asymmetric the first.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..formats.moves.spread import nearest_places
+from ..formats.moves.spread import COORDINATES, nearest_places
 from ..graph import ir
 from ..targets import Target
-from ._base import Maker
+from ._base import Maker, by
 
 __all__ = ["repeat_elements"]
 
@@ -37,10 +39,14 @@ def repeat_elements(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str
     if len(source) != 4 or len(result) != 4:
         return None
     sizes = list(zip(source[1:], result[1:], strict=True))
-    if any(not n or not m or m % n for n, m in sizes) or sizes[0][0] != sizes[0][1]:
+    if any(not n or not m for n, m in sizes) or sizes[0][0] != sizes[0][1]:
+        return None
+    mode = ir.attr(node, "mode", "nearest")
+    if mode == "linear" and all(int(n or 1) % int(m or 1) == 0 for n, m in sizes):
+        return _smaller(model, node, target)
+    if any(int(m or 1) % int(n or 1) for n, m in sizes):
         return None
     factors = [int(m or 1) // int(n or 1) for n, m in sizes[1:]]
-    mode = ir.attr(node, "mode", "nearest")
     if mode == "linear":
         return _linear(model, node, factors)
     if mode != "nearest" or target.runs("Resize") or not _plain(node, sizes[1:]):
@@ -112,6 +118,36 @@ def _linear(model: ir.Graph, node: ir.Node, factors: Sequence[int]) -> tuple[str
     make.done()
     taken = f"each element {_times(factors)} by copies side by side, under a depthwise filter"
     return taken, "one more rounding of half a step at most"
+
+
+def _smaller(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    coordinates = str(ir.attr(node, "coordinate_transformation_mode", "half_pixel"))
+    (_, channels, *source), (*_, high, wide) = ir.known_shape(node.inputs[0]), ir.known_shape(node.outputs[0])
+    results = (int(high or 1), int(wide or 1))
+    strides = [int(n or 1) // m for n, m in zip(source, results, strict=True)]
+    most = max(strides) if target.conv is None else target.conv.max_kernel
+    if coordinates not in _FILTERS or ir.attr(node, "antialias", 0) or not 1 < max(strides) <= most:
+        return None
+    if not all(_scaled_by(node, 2 + axis, 1 / stride) for axis, stride in enumerate(strides)):
+        return None
+    kernel = np.ones(())
+    for stride, count in zip(strides, results, strict=True):
+        at = float(COORDINATES[coordinates](np.zeros(1), 1 / stride, stride * count, count)[0])
+        kernel = np.multiply.outer(kernel, np.maximum(0, 1 - np.abs(np.arange(stride) - at)))
+    make = Maker(model, node)
+    weight = np.broadcast_to(kernel, (int(channels or 1), 1, *kernel.shape)).astype(np.float32)
+    attributes = {"kernel_shape": strides, "strides": strides, "group": int(channels or 1)}
+    taps = make.constant(np.ascontiguousarray(weight), "filter")
+    make("Conv", [ir.source(node), taps], list(node.outputs[0].shape or ()), "filtered", attributes)
+    make.done()
+    return f"a depthwise filter {by(kernel.shape)} that moves by as much", "one more rounding of half a step at most"
+
+
+def _scaled_by(node: ir.Node, axis: int, factor: float) -> bool:
+    """Whether an axis of a Resize is scaled by this factor, which its sizes alone would leave open."""
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    scales = None if given is None else ir.const(given)
+    return given is None or (scales is not None and (not scales.size or abs(float(scales[axis]) - factor) < 1e-6))
 
 
 def _edged(make: Maker, value: ir.Value, axis: int, before: int, after: int) -> ir.Value:

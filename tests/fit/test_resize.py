@@ -23,7 +23,7 @@ COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 
 def resized(factors, size=(5, 4), channels=3, **attributes):
     """A convolution, a Resize by `factors`, a Relu."""
-    high, wide = (n * k for n, k in zip(size, factors, strict=True))
+    high, wide = (int(n * k) for n, k in zip(size, factors, strict=True))
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
         helper.make_node("Resize", ["a", "", "s"], ["r"], "resize", **attributes),
@@ -77,6 +77,38 @@ def test_linear_by_two_is_a_filter(target, factors, mode):
     assert [f.node for f in fit(model, target)] == ["resize"]
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("target", [*CHIPS, GENERIC], ids=lambda target: target.name)
+@pytest.mark.parametrize("strides", [(2, 2), (1, 2), (3, 1), (4, 5)])
+@pytest.mark.parametrize("mode", COORDINATES)
+@pytest.mark.parametrize("count", (1, 3))
+def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, count):
+    """The mean of the two elements in the middle, or the one there; of a single result pytorch takes the first."""
+    size = tuple(stride * count for stride in strides)
+    factors = tuple(1 / stride for stride in strides)
+    model = resized(factors, size, mode="linear", coordinate_transformation_mode=mode)
+    before = ir.clone(model)
+    assert "resize" in {f.node for f in fit(model, target)}
+    assert "Resize" not in {node.op_type for node in model.graph}
+    same(before, model, size, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("size, factor", [((10, 10), 0.52), ((9, 10), 0.5), ((26, 26), 1 / 13)], ids=str)
+def test_other_parts_are_left_alone(size, factor):
+    """A scale that is no whole part, though the sizes are; sizes that are none; a filter that is too large."""
+    assert fit(resized((factor, factor), size, mode="linear"), VENUS) == []
+
+
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+@pytest.mark.parametrize("mode", ["half_pixel", "asymmetric"])
+def test_chips_take_the_half(target, mode):
+    x = np.random.default_rng(2).standard_normal((8, 2, 8, 4)).astype(np.float32)
+    model = resized((0.5, 0.5), (8, 4), mode="linear", coordinate_transformation_mode=mode)
+    report = quantize(model, {"x": x}, platform=target.name).report
+    assert report.chip_ready, report.findings
+    assert not report.float_nodes
+    assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
 
 
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ..dumps import HOST_TOLERANCE
 from .packages import EXECUTOR
 from .program import BoardProgram, ChipPart
 from .source import Memory
@@ -139,7 +140,14 @@ def _what_now(program: BoardProgram) -> Iterator[str]:
     )
     yield f"   after `{p}_init`. Versions are in `manifest.json`; the executor's must be {EXECUTOR}."
     if program.tolerance:
-        yield "6. Chip parts by themselves are compared exactly, host parts within 1e-05 of their range. Outputs of the"
-        yield f"   whole program may be {program.tolerance:g} of their range off: host floats differ in their last bits"
-        yield "   from one C library to the next, and a value near a tie is then rounded the other way. That much was"
-        yield "   measured, or is more than was measured, where all of the host's floats move by 1e-4 of their range."
+        yield "6. Chip parts by themselves are compared exactly. Of their range, floats of host parts may be off by"
+        yield f"   {_host_limits(program)}, and outputs of the whole program by {program.tolerance:g}:"
+        yield "   host floats differ in their last bits from one C library to the next, and a value near a tie is then"
+        yield "   rounded the other way. That much was measured, or is more than was measured, where all of the host's"
+        yield "   floats move by ten times what they may be off."
+
+
+def _host_limits(program: BoardProgram) -> str:
+    """Return how far floats of host parts may be off, those that single precision makes worse by name."""
+    wide = [f"{limit:g} ({name})" for name, limit in program.limits.items() if limit > HOST_TOLERANCE]
+    return " or ".join([f"{HOST_TOLERANCE:g}", *wide])

@@ -90,7 +90,7 @@ def host_source(
     except Exception as error:  # a foreign generator's: whatever it is, the line says it
         raise ConstraintError(f"{GENERATOR} cannot write {name} as C: {' '.join(str(error).split())}") from error
     weights = sum(onnx.numpy_helper.to_array(c).nbytes for c in whole.graph.initializer)
-    return _rewritten(text, name, weights)
+    return _rewritten(with_short_sums(text), name, weights)
 
 
 def _without_empty(graph: onnx.GraphProto) -> None:
@@ -124,8 +124,7 @@ def fixed(model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequenc
                     value.name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
                 )
             )
-    made = onnx.shape_inference.infer_shapes(made)
-    return onnx.shape_inference.infer_shapes(made) if with_short_sums(made) else made
+    return onnx.shape_inference.infer_shapes(made)
 
 
 def _rewritten(text: str, name: str, weights: int) -> HostSource:

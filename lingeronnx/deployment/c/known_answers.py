@@ -1,9 +1,9 @@
 """`main.c`, the known-answer test: each part on its golden inputs, then the whole program, call by call.
 
-From its golden inputs a chip part must give its golden integers, a host part floats within 1e-5 of their range, which
-is that of all golden calls together. Of the whole program that is not to be asked where a host part stands before a
-chip part: another C library's exp may move a value across a tie. How far that may move an output is measured:
-`tolerance_of`.
+From its golden inputs a chip part must give its golden integers, a host part floats within 1e-5 of their range, or what
+`rounding` says of them; a range is that of all golden calls together. Of the whole program that is not to be asked
+where a host part stands before a chip part: another C library's exp may move a value across a tie. How far that may
+move an output is measured: `tolerance_of`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from .source import filled, substitutions
 
 __all__ = ["golden_folder", "main_c", "tolerance_of"]
 
-#: By how much of their range the floats of host parts are moved to see what that does: ten times what is allowed them.
-MOVED = 10 * HOST_TOLERANCE
+#: How many times what is allowed them the floats of host parts are moved, to see what that does.
+MOVED = 10
 
 
 class _MovedHost:
-    """Host parts by onnxruntime, each float moved up or down by `MOVED` of the range of its array in `calls`."""
+    """Host parts by onnxruntime, each float moved by `MOVED` times its limit, of the range of its array in `calls`."""
 
-    def __init__(self, parts: Parts, calls: Sequence[Sequence[PartRun]]) -> None:
+    def __init__(self, program: BoardProgram, parts: Parts, calls: Sequence[Sequence[PartRun]]) -> None:
+        self._limits = program.limits
         self._made = {runs[0].part.name: [run.outputs for run in runs] for runs in zip(*calls, strict=True)}
         self._runners = {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host}
         self._rng = np.random.default_rng(0)
@@ -38,12 +39,13 @@ class _MovedHost:
     def __call__(self, part: Part, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = dict(zip(part.inputs, arrays, strict=True))
         found = {name: np.asarray(a) for name, a, _ in self._runners[part.name].run(given)}
-        return [self._moved(found[name], [made[name] for made in self._made[part.name]]) for name in part.outputs]
+        return [self._moved(name, found[name], [made[name] for made in self._made[part.name]]) for name in part.outputs]
 
-    def _moved(self, array: np.ndarray, made: Sequence[np.ndarray]) -> np.ndarray:
+    def _moved(self, name: str, array: np.ndarray, made: Sequence[np.ndarray]) -> np.ndarray:
         if array.dtype != np.float32:
             return array
-        signs = self._rng.choice(np.array([-MOVED, MOVED], np.float32), array.shape)
+        far = MOVED * self._limits[name]
+        signs = self._rng.choice(np.array([-far, far], np.float32), array.shape)
         return (array + signs * range_of(made)).astype(np.float32)
 
 
@@ -52,15 +54,16 @@ def tolerance_of(
 ) -> float:
     """Return how far an output may be from the golden one, as a fraction of its range.
 
-    0 where only integers are computed, 1e-5 where host parts stand behind the last chip part only. Else what is
-    measured: the calls `feeds`, whose parts gave `calls`, run once more in a row with the host's floats moved.
+    0 where only integers are computed, the largest of `program.limits` where host parts stand behind the last chip
+    part only. Else what is measured: the calls `feeds`, whose parts gave `calls`, run once more in a row with the
+    host's floats moved.
     """
     kinds = [isinstance(part, ChipPart) for part in program.parts]
     if all(kinds):
         return 0.0
     if not program.states and not any(not kind and True in kinds[index:] for index, kind in enumerate(kinds)):
-        return HOST_TOLERANCE
-    runner, most = PartsRunner(parts, "executor", host=_MovedHost(parts, calls)), HOST_TOLERANCE
+        return max(program.limits.values(), default=HOST_TOLERANCE)
+    runner, most = PartsRunner(parts, "executor", host=_MovedHost(program, parts, calls)), HOST_TOLERANCE
     want = [_outputs(runs) for runs in calls]
     made: list[dict[str, np.ndarray]] = []
     for given in feeds:
@@ -109,7 +112,6 @@ def main_c(program: BoardProgram) -> str:
             compares += ["        return 1;", "    }"]
     values = substitutions(program) | {
         "tolerance": repr(program.tolerance),
-        "host_tolerance": repr(HOST_TOLERANCE),
         "room": max(_room(part) for part in program.parts),
         "most": max(max(len(part.sources), len(part.targets)) for part in program.parts),
         "files": "\n".join(_files(program)),
@@ -146,14 +148,15 @@ def _files(program: BoardProgram) -> Iterator[str]:
     """Yield what main.c knows of the parts' golden files."""
     for part in program.parts:
         ins, outs = _bytes(part)
-        floats = [int(isinstance(part, HostPart) and a.dtype == "float32") for a in part.targets]
+        limits = [program.limits[a.tensor] if isinstance(part, HostPart) and a.dtype == "float32" else 0
+                  for a in part.targets]  # fmt: skip
         yield f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
-        yield f"static const unsigned char {part.name}_floats[] = {{{', '.join(map(str, floats)) or '0'}}};"
+        yield f"static const double {part.name}_limits[] = {{{', '.join(map(repr, limits)) or '0'}}};"
     yield f"static const part_files files[{len(program.parts)}] = {{"
     for part in program.parts:
         ins, outs = _bytes(part)
         folder = golden_folder(program, part)
-        yield f'    {{"{folder}", "{part.name}", {len(ins)}, {len(outs)}, {part.name}_bytes, {part.name}_floats}},'
+        yield f'    {{"{folder}", "{part.name}", {len(ins)}, {len(outs)}, {part.name}_bytes, {part.name}_limits}},'
     yield "};"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -112,6 +112,7 @@ class BoardProgram:
 
     inputs, outputs : without states. states : (input, output) tensors, the output becomes the next call's input.
     places : {buffer: offset in the arena}. tolerance : of outputs against golden vectors, as a fraction of their range.
+    limits : {tensor: the same of a float that a host part writes}, see `rounding`.
     """
 
     prefix: str
@@ -124,6 +125,7 @@ class BoardProgram:
     places: Mapping[str, int]
     arena: int
     tolerance: float = 0.0
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def chip(self) -> tuple[ChipPart, ...]:

@@ -1,88 +1,96 @@
-"""Means of many numbers in two steps, for C that adds up one after the other.
+"""Long sums of floats in two steps, in C that adds one number after the other.
 
-The sum of n floats, each added to those before, is off by up to n halves of the last bit; sums of rows, and then of
-these, by about 2 sqrt(n). InstanceNormalization (GroupNorm, as exporters write it) is the one operator that sums over
-whole maps twice, and the generator writes it as plain loops.
+The sum of n floats, each added to those before, is off by up to n halves of the last bit of what it comes to on the
+way; sums of about sqrt(n) of them, and then of these, by about 2 sqrt(n). It shows where sums come to much and nearly
+cancel, as those of a spectrum do. The outermost loop that is fine enough runs in blocks:
 
-    y = (x - m) / sqrt(mean((x - m)^2) + epsilon) * scale + bias        m = mean(x), for each sample and channel
+    float acc = 0.0f;                         for (idx_t k_first = 0; k_first < 320; k_first += 17) {
+    for (idx_t k = 0; k < 320; ++k) {             float acc_part = 0.0f;
+        acc += a[k] * b[k];                       for (idx_t k = k_first; k < 320 && k < k_first + 17; ++k) {
+    }                                                 acc_part += a[k] * b[k];
+                                                  }
+                                                  acc += acc_part;
+                                              }
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
-import onnx
-from onnx import helper
+import re
+from collections.abc import Sequence
 
 __all__ = ["with_short_sums"]
 
 _SHORT = 64  # so many numbers are added up as they are
-_AXES_ARE_INPUTS = 18  # of ReduceMean, from this opset on
+_LOOP = re.compile(r"( *)for \((?P<type>\w+) (?P<index>\w+) = 0; (?P=index) < (?P<end>\w+); \+\+(?P=index)\) \{")
+_ADDED = re.compile(r" *(\w+) \+= ")
+_SIZE = re.compile(r" *const \w+ (\w+) = (\d+);")
 
 
-def with_short_sums(model: onnx.ModelProto) -> bool:
-    """Write InstanceNormalization over many places in steps, in place; return whether there was any.
-
-    Its input's shape must be known; others stay as they are.
-    """
-    graph = model.graph
-    shapes = {value.name: _sizes(value) for value in (*graph.value_info, *graph.input, *graph.output)}
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-    nodes: list[onnx.NodeProto] = []
-    for number, node in enumerate(graph.node):
-        shape = shapes.get(node.input[0], ()) if node.op_type == "InstanceNormalization" and not node.domain else ()
-        if len(shape) > 2 and 0 not in shape and math.prod(shape[2:]) > _SHORT:
-            nodes += _steps(graph, node, shape, opset, f"{node.name or node.output[0]}_sums{number}")
-        else:
-            nodes.append(node)
-    changed = len(nodes) != len(graph.node)
-    if changed:
-        del graph.node[:]
-        graph.node.extend(nodes)
-    return changed
+def with_short_sums(text: str) -> str:
+    """Return C in which loops that add more than 64 terms to a variable of type float do so in blocks."""
+    lines, made, sizes = text.split("\n"), list[str](), dict[str, int]()
+    at = 0
+    while at < len(lines):
+        if size := _SIZE.fullmatch(lines[at]):
+            sizes[size[1]] = int(size[2])
+        block = _end(lines, at) if _LOOP.fullmatch(lines[at]) else 0
+        found = _in_blocks(lines[at : block + 1], made, sizes) if block else None
+        made += found or [lines[at]]
+        at = block + 1 if found else at + 1
+    return "\n".join(made)
 
 
-def _sizes(value: onnx.ValueInfoProto) -> tuple[int, ...]:
-    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+def _end(lines: Sequence[str], start: int) -> int:
+    """Return where the block closes that line `start` opens; its indentation tells. 0: nowhere."""
+    close = f"{' ' * (len(lines[start]) - len(lines[start].lstrip()))}}}"
+    return next((at for at in range(start, len(lines)) if lines[at] == close), 0)
 
 
-def _steps(
-    graph: onnx.GraphProto, node: onnx.NodeProto, shape: tuple[int, ...], opset: int, base: str
-) -> list[onnx.NodeProto]:
-    count = math.prod(shape[2:])
-    wide = next(n for n in range(math.isqrt(count), 0, -1) if count % n == 0)
-    nodes: list[onnx.NodeProto] = []
+def _in_blocks(nest: Sequence[str], before: Sequence[str], sizes: dict[str, int]) -> list[str] | None:
+    """Return a nest of loops with its sums in blocks; None where it makes none, short ones, or is not understood."""
+    added = [match[1] for line in nest if (match := _ADDED.match(line))]
+    sums = list(dict.fromkeys(added))
+    loops = [(at, match) for at, line in enumerate(nest) if (match := _LOOP.fullmatch(line))]
+    plain = all(_declared(name, before) and _uses(name, nest) == added.count(name) for name in sums)
+    if not sums or not plain or len(loops) != sum(bool(re.search(r"\b(for|while|do)\b", line)) for line in nest):
+        return None
+    if any(len(inner[1]) <= len(outer[1]) for (_, outer), (_, inner) in zip(loops, loops[1:], strict=False)):
+        return None  # loops behind each other
+    counts = [int(m["end"]) if m["end"].isdigit() else sizes.get(m["end"], 0) for _, m in loops]
+    total = math.prod(counts)
+    if total <= _SHORT:
+        return None
+    root = math.isqrt(total)
+    level = next(level for level in range(len(counts)) if math.prod(counts[level + 1 :]) <= root)
+    start, loop = loops[level]
+    stop, block = _end(nest, start), root // math.prod(counts[level + 1 :])
+    indent, kind, index, end = loop[1], loop["type"], loop["index"], loop["end"]
+    inside = f"{index} < {end} && {index} < {index}_first + {block}"
+    terms = [re.sub(r"(\w+) \+= ", r"\1_part += ", line) if _ADDED.match(line) else line for line in nest[start:stop]]
+    return [
+        *nest[:start],
+        f"{indent}for ({kind} {index}_first = 0; {index}_first < {end}; {index}_first += {block}) {{",
+        *(f"{indent}    float {name}_part = 0.0f;" for name in sums),
+        f"{indent}    for ({kind} {index} = {index}_first; {inside}; ++{index}) {{",
+        *(f"    {line}" for line in terms[1:]),
+        f"{indent}    }}",
+        *(f"{indent}    {name} += {name}_part;" for name in sums),
+        f"{indent}}}",
+        *nest[stop + 1 :],
+    ]
 
-    def constant(what: str, array: np.ndarray) -> str:
-        graph.initializer.append(onnx.numpy_helper.from_array(array, f"{base}_{what}"))
-        return f"{base}_{what}"
 
-    def step(kind: str, inputs: list[str], what: str, **attributes: Any) -> str:  # noqa: ANN401 - as onnx has it
-        nodes.append(helper.make_node(kind, inputs, [f"{base}_{what}"], f"{base}_{what}", **attributes))
-        return f"{base}_{what}"
+def _declared(name: str, before: Sequence[str]) -> bool:
+    """Whether the last variable of a name that is declared in the same function is a float."""
+    declared = re.compile(rf" +(?:const )?(\w+) {name}(?: = .*)?;")
+    for line in reversed(before):
+        if line.startswith("}"):
+            return False
+        if match := declared.fullmatch(line):
+            return match[1] == "float"
+    return False
 
-    def mean(value: str, what: str) -> str:
-        for axis in (3, 2):
-            if opset >= _AXES_ARE_INPUTS:
-                axes = constant(f"{what}_axis{axis}", np.array([axis], np.int64))
-                value = step("ReduceMean", [value, axes], f"{what}{axis}", keepdims=1)
-            else:
-                value = step("ReduceMean", [value], f"{what}{axis}", keepdims=1, axes=[axis])
-        return value
 
-    x, scale, bias = node.input
-    per_channel = constant("channels", np.array([1, shape[1], 1, 1], np.int64))
-    image = step("Reshape", [x, constant("image", np.array([*shape[:2], count // wide, wide], np.int64))], "of_image")
-    centred = step("Sub", [image, mean(image, "mean")], "centred")
-    square = mean(step("Mul", [centred, centred], "square"), "variance")
-    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-    root = step("Sqrt", [step("Add", [square, constant("epsilon", np.array(epsilon, np.float32))], "above")], "root")
-    normal = step("Div", [centred, root], "normal")
-    scaled = step("Mul", [normal, step("Reshape", [scale, per_channel], "scale")], "scaled")
-    moved = step("Add", [scaled, step("Reshape", [bias, per_channel], "bias")], "moved")
-    nodes.append(
-        helper.make_node("Reshape", [moved, constant("shape", np.array(shape, np.int64))], list(node.output), node.name)
-    )
-    return nodes
+def _uses(name: str, nest: Sequence[str]) -> int:
+    return sum(len(re.findall(rf"\b{name}\b", line)) for line in nest)

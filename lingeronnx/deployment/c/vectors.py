@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...run.in_parts import PartRun
-from ..dumps import HOST_TOLERANCE, range_of
+from ..dumps import range_of
 from .program import BoardProgram, ChipPart, c_type
 from .source import filled, substitutions
 
@@ -39,11 +39,14 @@ def vectors_of(program: BoardProgram, runs: Sequence[PartRun]) -> list[PartVecto
     return found
 
 
-def _tolerance(arrays: Sequence[np.ndarray]) -> float:
-    """Return how far an output of a host part, which was `arrays` in the calls, may be off; 0 for what is no float."""
+def _tolerance(arrays: Sequence[np.ndarray], limit: float) -> float:
+    """Return how far an output of a host part, which was `arrays` in the calls, may be off; 0 for what is no float.
+
+    limit : as a fraction of their range.
+    """
     if arrays[0].dtype != np.float32 or not arrays[0].size:
         return 0.0
-    return max(range_of(arrays) * HOST_TOLERANCE, 1e-30)
+    return max(range_of(arrays) * limit, 1e-30)
 
 
 def selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]) -> str:
@@ -59,8 +62,11 @@ def selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]) -> 
                 name = f"{part.name}_{word}{index}"
                 names[word].append(name)
                 arrays.append(_array(name, array))
-        outputs = zip(*(one.outputs for one in seen), strict=True)
-        tolerances = [0.0 if isinstance(part, ChipPart) else _tolerance(made) for made in outputs]
+        outputs = zip(part.targets, *(one.outputs for one in seen), strict=True)
+        tolerances = [
+            0.0 if isinstance(part, ChipPart) else _tolerance(made, program.limits.get(array.tensor, 0.0))
+            for array, *made in outputs
+        ]
         for word in ("in", "out"):
             listed = ", ".join(names[word]) or "NULL"
             tables.append(f"static const void *const {part.name}_{word}[] = {{{listed}}};")

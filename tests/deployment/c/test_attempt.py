@@ -151,7 +151,8 @@ def test_the_range_of_a_host_part_is_that_of_all_calls(gap, fails):
     wanted = [np.float32([1e-4, 2e-4]), np.float32([0.5, 1])]
     part = SimpleNamespace(name="host1", targets=[SimpleNamespace(tensor="y", dtype="float32")])
     found = Proof(seen=[[SimpleNamespace(inputs=i, outputs=[a + np.float32(gap)])] for i, a in enumerate(wanted)])
-    hosts(found, SimpleNamespace(parts=[part]), SimpleNamespace(on_host=lambda name, number: [wanted[number]]))
+    program = SimpleNamespace(parts=[part], limits={"y": 1e-5})
+    hosts(found, program, SimpleNamespace(on_host=lambda name, number: [wanted[number]]))
     assert found.host == pytest.approx(gap, rel=0.02)
     assert bool(found.failed) == fails
     assert all("output 'y' is 1.2e-05 of its range" in text for text in found.failed)

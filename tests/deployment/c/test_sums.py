@@ -1,58 +1,125 @@
-"""Normalisation over whole maps in steps: the same function, and nearer to it in single precision."""
+"""Long sums in blocks: generated C and C written here, compiled, beside sums in double precision."""
+
+import ctypes
+import re
+import shutil
+import subprocess
 
 import numpy as np
-import onnx
 import pytest
 
+from lingeronnx.deployment.c import host
+from lingeronnx.deployment.c.build import HOST_FLAGS
 from lingeronnx.deployment.c.sums import with_short_sums
-from lingeronnx.graph import ir
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.deployment.rounding import in_double
 from tests.passes.helpers import proto, rand
 
-SHAPES = {"line": (2, 4096), "map": (3, 40, 25), "prime": (2, 4099), "volume": (2, 8, 9, 10)}
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+needs_generator = pytest.mark.skipif(host.available() is not None, reason="emx-onnx-cgen is not installed")
+
+#: name -> (operator, constants, shapes of input and output, opset)
+OPERATORS = {
+    "conv": ("Conv<pads = [1, 1, 1, 1]>(x, w)", {"w": rand(4, 170, 3, 3)}, (1, 170, 5, 5), (1, 4, 5, 5), 17),
+    "spectrum": ("Conv(x, w)", {"w": rand(16, 400, 1)}, (1, 400, 30), (1, 16, 30), 17),
+    "depthwise": ("Conv<group = 3>(x, w)", {"w": rand(3, 1, 500)}, (1, 3, 520), (1, 3, 21), 17),
+    "transposed": ("ConvTranspose(x, w)", {"w": rand(300, 4, 3)}, (1, 300, 9), (1, 4, 11), 17),
+    "matmul": ("MatMul(x, w)", {"w": rand(900, 7)}, (1, 9, 900), (1, 9, 7), 17),
+    "gemm": ("Gemm(x, w, b)", {"w": rand(900, 7), "b": rand(7)}, (9, 900), (9, 7), 17),
+    "mean": ("ReduceMean<axes = [2, 3]>(x)", {}, (1, 16, 30, 41), (1, 16, 1, 1), 13),
+    "groups": ("InstanceNormalization(x, s, b)", {"s": rand(3), "b": rand(3)}, (1, 3, 64, 63), (1, 3, 64, 63), 17),
+    "rows": ("LayerNormalization(x, s)", {"s": rand(1000)}, (1, 9, 1000), (1, 9, 1000), 17),
+    "gates": (
+        "LSTM<hidden_size = 90>(x, w, r)",
+        {"w": rand(1, 360, 270), "r": rand(1, 360, 90)},
+        (3, 1, 270),
+        (3, 1, 1, 90),
+        17,
+    ),
+}  # fmt: skip
 
 
-def normalised(shape, opset):
-    sizes = ",".join(map(str, shape))
-    text = f"g (float[1,{sizes}] x) => (float[1,{sizes}] y) {{ y = InstanceNormalization<epsilon = 0.001>(x, s, b) }}"
-    return proto(text, opset=opset, s=rand(shape[0]), b=rand(shape[0]))
+def computed(text, call, folder, *arrays):
+    (folder / "a.c").write_text(text)
+    made = folder / "a.so"
+    subprocess.run(["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", made, folder / "a.c", "-lm"], check=True)
+    getattr(ctypes.CDLL(str(made)), call)(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
 
 
-def told(model):
-    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+@needs_generator
+@needs_compiler
+@pytest.mark.parametrize("name", OPERATORS)
+def test_generated_sums_are_nearer(name, tmp_path, monkeypatch):
+    """The same function of what lies far from zero, nearer to double precision."""
+    operator, constants, shape, result, opset = OPERATORS[name]
+    sizes = [",".join(map(str, one)) for one in (shape, result)]
+    model = proto(f"g (float[{sizes[0]}] x) => (float[{sizes[1]}] y) {{ y = {operator} }}", opset=opset, **constants)
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32) * (0.05 if name == "gates" else 1)
+    x += np.float32(0.05 if name == "gates" else 20)
+    exact, off = in_double(model, {"x": x})["y"], {}
+    for word, change in (("plain", lambda text: text), ("blocks", with_short_sums)):
+        monkeypatch.setattr(host, "with_short_sums", change)
+        y = np.zeros(result, np.float32)
+        source = host.host_source(model, "part", [x], [y])
+        (place := tmp_path / word).mkdir()
+        computed(source.text, "part", place, x, y, np.zeros(source.scratch + 16, np.uint8))
+        off[word] = float(np.sqrt(np.mean((y - exact) ** 2)) / np.abs(exact).max())
+    assert off["blocks"] < 2e-6
+    assert off["blocks"] < off["plain"] * 2 / 3
 
 
-def added_up(x):
-    """The sum of the last axis in single precision, one number after the other."""
-    return np.add.accumulate(x, axis=-1, dtype=np.float32)[..., -1:]
+SUM = """static void part(const float *x, float *y) {
+    const int many = 1000;
+    float acc = 0.0f;
+    float last = 0.0f;
+    int count = 0;
+    for (int i = 0; i < LIMIT; ++i) {
+        BODY
+    }
+    y[0] = acc + last + (float)count;
+}
+"""
 
 
-@pytest.mark.parametrize("opset", (13, 18))
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_same_function(name, opset):
-    model = normalised(SHAPES[name], opset)
-    x = np.random.default_rng(1).standard_normal((1, *SHAPES[name])).astype(np.float32) + 3
-    want = next(a for n, a, _ in FloatRunner(ir.from_proto(model)).run({"x": x}) if n == "y")
-    assert with_short_sums(model)
-    onnx.checker.check_model(told(model), full_check=True)
-    assert {node.op_type for node in model.graph.node}.isdisjoint({"InstanceNormalization"})
-    found = next(a for n, a, _ in FloatRunner(ir.from_proto(model)).run({"x": x}) if n == "y")
-    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.ptp(want))
+def written(body, limit="1000"):
+    return SUM.replace("BODY", body).replace("LIMIT", limit)
 
 
-def test_sums_of_sums_are_nearer():
-    """Why it is done: plain Python's sum of what lies far from zero, and the two steps of the module."""
-    x = np.random.default_rng(2).standard_normal((16, 64, 64)).astype(np.float32) + 30
-    true = x.astype(np.float64).mean(axis=(1, 2))
-    plain = np.abs(added_up(x.reshape(16, 4096))[:, 0] / 4096 - true).max()
-    steps = np.abs(added_up((added_up(x) / 64)[..., 0])[:, 0] / 64 - true).max()
-    assert steps < plain / 2
+@needs_compiler
+@pytest.mark.parametrize("limit", ("1000", "many", "65", "97"))
+def test_every_term_is_added_once(limit, tmp_path):
+    """Whole numbers of float have one sum, whatever the order."""
+    text = with_short_sums(written("float t = x[i];\n        acc += t;\n        last += 2.0f * t;", limit))
+    assert text.count("_part += ") == 2
+    assert re.search(r"i_first \+= (\d+)", text)
+    x, y = np.random.default_rng(0).integers(-99, 99, 1000).astype(np.float32), np.zeros(1, np.float32)
+    computed(text.replace("static void", "void"), "part", tmp_path, x, y)
+    assert y[0] == 3 * x[: 1000 if limit == "many" else int(limit)].sum()
 
 
-def test_what_is_short_or_unknown_stays():
-    short = normalised((3, 8, 8), 13)
-    assert not with_short_sums(short)
-    unknown = proto(
-        "g (float[N,2,M] x) => (float[N,2,M] y) { y = InstanceNormalization(x, s, b) }", s=rand(2), b=rand(2)
-    )
-    assert not with_short_sums(unknown)
+INNER = "for (int k = 0; k < 9; ++k) {\n            acc += x[k];\n        }"
+
+
+@pytest.mark.parametrize(
+    "body, limit",
+    [
+        ("acc += x[i];", "64"),  # short
+        ("acc += x[i];", "unknown"),
+        ("count += x[i] > 0.0f;", "1000"),  # no float
+        ("y[i] += x[i];", "1000"),  # no variable
+        ("acc += x[i] * acc;", "1000"),  # what was added up is read
+        ("acc += x[i];\n        y[i] = acc;", "1000"),
+        ("float acc = 0.0f;\n        acc += x[i];\n        y[i] = 1.0f;", "1000"),  # one of its own
+        ("while (count < 9) acc += x[count++];", "1000"),
+        ("\n        ".join([INNER, INNER]), "1000"),  # no one nest
+    ],
+)  # fmt: skip
+def test_what_stays(body, limit):
+    text = written(body, limit)
+    assert with_short_sums(text) == text
+
+
+def test_two_functions():
+    """A variable that another function has says nothing."""
+    own = written("acc += x[i];")
+    other = own.replace("    float acc = 0.0f;\n", "").replace("part", "other")
+    assert with_short_sums(own + other) == with_short_sums(own) + other

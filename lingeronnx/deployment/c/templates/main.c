@@ -15,18 +15,18 @@
 #include <string.h>
 
 #define TOLERANCE $tolerance /* of the whole program's outputs, of their range; 0: equal to the last bit */
-#define HOST_TOLERANCE $host_tolerance /* of a host part's floats from golden inputs */
 
 $buffers
 static const char *dump_folder;
 static int stop = ${UP}_PARTS;
 
-/* The golden files of a part: their folder below a call's, the bytes of inputs and outputs, which outputs are floats. */
+/* The golden files of a part: their folder below a call's, the bytes of inputs and outputs, how far the floats of each
+ * output may be off, as a fraction of their range; 0: equal to the last bit. */
 typedef struct {
     const char *folder, *name;
     int inputs, outputs;
     const uint32_t *bytes;
-    const unsigned char *floats;
+    const double *limits;
 } part_files;
 
 $files
@@ -119,7 +119,7 @@ static int part_differs(const char *golden, int k, int calls)
         /* the union aligns them */
         float *into = (float *)(void *)(room.bytes + (64 - (uintptr_t)room.bytes % 64) % 64);
         uint32_t bytes = part->bytes[part->inputs + i];
-        spans[i] = part->floats[i] ? range_of(golden, path, i, into, bytes / sizeof(float)) : 0.0;
+        spans[i] = part->limits[i] > 0.0 ? range_of(golden, path, i, into, bytes / sizeof(float)) : 0.0;
     }
     for (call = 0; call < calls; call++) {
         unsigned char *at = room.bytes + (64 - (uintptr_t)room.bytes % 64) % 64;
@@ -151,9 +151,9 @@ static int part_differs(const char *golden, int k, int calls)
                 printf("FAIL: call %d: no golden outputs of %s\n", call, part->name);
                 return 1;
             }
-            if (part->floats[i]) {
+            if (part->limits[i] > 0.0) {
                 if (differs(call, what, (const float *)outputs[i], (const float *)(const void *)at,
-                            bytes / sizeof(float), spans[i] * HOST_TOLERANCE, &largest)) {
+                            bytes / sizeof(float), spans[i] * part->limits[i], &largest)) {
                     return 1;
                 }
             } else if (memcmp(outputs[i], at, bytes) != 0) {
