@@ -32,13 +32,15 @@ from ..lower import lower
 from ..partition import Partition
 from .block_reconstruction import block_descended, block_metric
 from .float_targets import Regression, targets
+from .output_gradients import OutputMoments, output_moments
 from .receptive_fields import LARGEST, ROWS, Fields, moments
 from .ridge_regression import aimed
-from .rounding import compensated_round, descended, output_error
+from .rounding import WAYS, compensated_round, descended, output_error
 
 __all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
 
 _FEW_BITS = 4  # of a weight, where refinement has most to gain
+_MANY_WAYS = 64  # roundings of a row that are kept where errors count by what they do at the outputs
 _LARGE = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
 
@@ -50,7 +52,8 @@ class Methods:
     aim : round weights that come nearer to the float model's outputs (`ridge_regression`). behind : a layer that alone
     feeds one side of a sum makes up for the error of the other side, too. descend : coordinate descent behind the
     rounding. block : such a descent by the error behind the next layer (`block_reconstruction`). means : biases make
-    means right behind a Relu, not in front of it (`float_targets`).
+    means right behind a Relu, not in front of it (`float_targets`). outputs : errors of weights of few bits count by
+    what they do at the model's outputs (`output_gradients`), and rounding keeps more ways open.
     """
 
     aim: bool = False
@@ -58,15 +61,19 @@ class Methods:
     descend: bool = False
     block: bool = False
     means: bool = False
+    outputs: bool = False
 
     @classmethod
     def all(cls) -> Methods:
-        """Return all but `block`, which looks beyond the layer, and `means`."""
+        """Return all but `block` and `outputs`, which look beyond the layer, and `means`."""
         return cls(True, True, True)
 
     def on(self, q: Affine) -> Methods:
         """Return what is done for a weight held as `q`: with few bits, `all` as well."""
-        return replace(self.all(), means=self.means, block=self.block) if q.bits <= _FEW_BITS else self
+        if q.bits <= _FEW_BITS:
+            block = self.block and not self.outputs  # what is behind the next layer counts there, too
+            return replace(self.all(), means=self.means, block=block, outputs=self.outputs)
+        return replace(self, outputs=False)
 
     def alike(self, other: Methods, parts: Partition, plan: Plan) -> bool:
         """Whether `other` does the same to every layer of `parts`.
@@ -133,13 +140,14 @@ def refine(
     methods: Methods = Methods(),
     progress: Progress | None = None,
     known: Collection[str] = (),
+    wanted: Sequence[str] = (),
 ) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `target`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
     than 4 bits; others take `Methods.all`. The new weights lie on the plan's grid. progress : called layer by layer.
-    known : layers that are refined already.
+    known : layers that are refined already. wanted : the tensors whose errors count for `Methods.outputs`.
     """
     model = parts.graph
     layers = {name: node for name, node in refinable(parts).items() if name not in known}
@@ -149,7 +157,8 @@ def refine(
     feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
     looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
     means = {name for name, methods in how.items() if methods.means}
-    wanted = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
+    behind = output_moments(model, {n: node for n, node in layers.items() if how[n].outputs}, wanted, feeds)
+    targets_of = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
     lowered = lower(parts, plan, target)
     integer_of = {name: integer for integer, name in lowered.floats.items()}
     refined_names = {name for name, layer in lowered.layers.items() if layer in layers}
@@ -159,17 +168,17 @@ def refine(
         # Of the steps that are made for a layer, that with the weight: the others move its data.
         name = lowered.layers.get(step.output, "")
         node = layers.get(name)
-        if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
+        if node is None or name not in targets_of or not hasattr(step.kernel, "weight"):
             continue
         kernel = step.kernel
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
         if progress is not None:
             progress("refining", done, len(layers))
             done += 1
-        want = wanted[name] if name in sums.values() else wanted.pop(name)
+        want = targets_of[name] if name in sums.values() else targets_of.pop(name)
         if (other := sums.get(name)) is not None and (array := walk.held(integer_of.get(other, other))) is not None:
-            want = want.behind(node, wanted[other], array, plan.tensors[other])
-        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want, how[name])
+            want = want.behind(node, targets_of[other], array, plan.tensors[other])
+        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want, how[name], behind.get(name))
         if weight is not None:
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
@@ -201,10 +210,11 @@ def _rounded(
     plan: Plan,
     want: Regression,
     methods: Methods,
+    behind: OutputMoments | None,
 ) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
 
-    want : the float model's outputs.
+    want : the float model's outputs. behind : what errors do at the model's outputs, None where that is not looked at.
     """
     target = ir.const(node.inputs[1])
     assert target is not None
@@ -232,13 +242,18 @@ def _rounded(
         places = read.sample()
         count, input_moments = len(places), moments(read.at(places))
     old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
-    few = q.bits <= _FEW_BITS
-    better = compensated_round(counts, input_moments, count, q.low, q.high, step, several=few and methods.descend)
+    few = q.bits <= _FEW_BITS and methods.descend
+    ways = 1 if not few else WAYS if behind is None else _MANY_WAYS
+    if behind is not None:
+        input_moments = behind.mixed(input_moments)
+    better = compensated_round(counts, input_moments, count, q.low, q.high, step, ways=ways)
     if methods.descend:
         better = descended(better, counts, input_moments, count, q.low, q.high, step)
     worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
     best = np.where(worse[:, None, None], old, better)
-    if methods.block:
+    if behind is not None:
+        best = block_descended(best, counts, input_moments, behind.metric, count, q.low, q.high, step=step)
+    elif methods.block:
         best = _by_block(best, counts, input_moments, count, node, want, q, step=step)
     result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
     return None if np.array_equal(result, weight) else result

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["compensated_round", "damped", "descended", "moved", "nearest", "output_error", "sweep"]
+__all__ = ["WAYS", "compensated_round", "damped", "descended", "moved", "nearest", "output_error", "sweep"]
 
 Move = Callable[[int, np.ndarray, np.ndarray, float], np.ndarray]
 Spread = Callable[[np.ndarray], np.ndarray]
@@ -26,7 +26,7 @@ Spread = Callable[[np.ndarray], np.ndarray]
 _DAMPING = 0.01  # of the mean diagonal, at least
 _SWEEPS = 8
 _BLOCK = 64  # columns, of which those before are taken into account by one product
-_KEPT = 8  # roundings of a row at most
+WAYS = 8  #: roundings of a row with few bits
 _ROOM = 1 << 21  # weights of all roundings that are kept
 
 
@@ -44,12 +44,12 @@ def compensated_round(
     low: int,
     high: int,
     step: np.ndarray | None = None,
-    several: bool = False,
+    ways: int = 1,
 ) -> np.ndarray:
     """Return integers [G, O, K] (float64) in low..high close to `weight` [G, O, K], in counts, as seen by the inputs.
 
-    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers times it. several :
-    whether each row keeps several roundings till its end, of which the best is returned.
+    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers times it. ways :
+    roundings that each row keeps till its end at most, of which the best is returned.
 
     moments : [G, K, K], positive semi-definite, of the inputs of each of the G groups. samples : how many inputs they
     are the mean of; with few, they are drawn towards their diagonal so that chance correlations are not exploited.
@@ -70,7 +70,7 @@ def compensated_round(
     del h  # of large layers every copy counts
     steps = None if step is None else np.take_along_axis(step[live], order[:, None], axis=2)
     turned = np.take_along_axis(weight[live], order[:, None], axis=2)
-    most = min(_ROOM // turned.size, _KEPT) if several else 1
+    most = min(_ROOM // turned.size, ways)
     if most > 1:
         rounded = _best_of(turned, upper, low, high, steps, most=most)
     else:

@@ -13,6 +13,7 @@ from ...run.memory import bytes_per_sample, piece, release
 from ..lower import lower
 from ..methods.refine import Methods, refinable, refine, sums_looked_at, walk_bytes
 from ..partition import Partition
+from ..prepare.float_outputs import before_curves
 from .plan_record import Planned
 
 __all__ = ["refined", "samples"]
@@ -59,6 +60,7 @@ def refined(
         methods=methods,
         progress=progress,
         known=known,
+        wanted=list(dict.fromkeys(before_curves(planned.graph).values())),
     )
     release()
     return copy

@@ -145,5 +145,6 @@ _METHODS: Sequence[tuple[str, float, _Method]] = (
     ("aiming weights at the float outputs", _CLEAR, _refining(aim=True)),
     ("making up for the other side of a sum", _CLEAR, _refining(behind=True)),
     ("coordinate descent behind the rounding", _CLEAR, _refining(descend=True)),
+    ("rounding by the error at the outputs", _CLEAR, _refining(outputs=True)),
     ("rounding by the error behind the next layer", _CLEAR, _refining(block=True)),
 )

@@ -147,14 +147,13 @@ def test_descent_in_blocks_is_descent_by_elements():
     assert np.array_equal(found[1], start[1])
 
 
-def test_with_room_for_all_nothing_is_better(monkeypatch):
+def test_with_room_for_all_nothing_is_better():
     """Oracle: of all choices of the two integers around what each column is rounded from, tried one after another."""
-    monkeypatch.setattr(rounding, "_KEPT", 1 << 6)
     rng = np.random.default_rng(11)
     for _ in range(8):
         weight, moments = rng.uniform(-8, 7, (2, 3, 6)), np.concatenate([moments_of(rng, 6) for _ in range(2)])
         h = np.array([damped(m, 4000) for m in moments])
-        found = compensated_round(weight, moments, 4000, -8, 7, several=True)
+        found = compensated_round(weight, moments, 4000, -8, 7, ways=1 << 6)
         for g, o in itertools.product(range(2), range(3)):
             off = found[g, o] - weight[g, o]
             assert off @ h[g] @ off <= least_of_all(weight[g, o], h[g]) * (1 + 1e-9)
@@ -186,14 +185,14 @@ def test_several_roundings_are_nearer_than_one(groups, rows, size, stepped):
     weight = rng.uniform(-9, 8, (groups, rows, size))
     moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
     step = rng.choice([1.0, 2.0], weight.shape) if stepped else None
-    one, several = (compensated_round(weight, moments, 4000, -8, 7, step, several=s) for s in (False, True))
+    one, several = (compensated_round(weight, moments, 4000, -8, 7, step, ways=ways) for ways in (1, 8))
     count = several if step is None else several / step
     assert np.array_equal(count, np.rint(count))
     assert np.abs(count + 0.5).max() <= 7.5
     h = np.array([damped(m, 4000) for m in moments])
     assert output_error(several - weight, h).sum() < 0.97 * output_error(one - weight, h).sum()
     moments[0] = 0
-    dead = compensated_round(weight, moments, 4000, -8, 7, step, several=True)
+    dead = compensated_round(weight, moments, 4000, -8, 7, step, ways=8)
     assert np.array_equal(dead[0], rounding.nearest(weight, -8, 7, step)[0])
 
 
@@ -201,5 +200,5 @@ def test_where_there_is_no_room_one_is_kept(monkeypatch):
     monkeypatch.setattr(rounding, "_ROOM", 99)
     rng = np.random.default_rng(1)
     weight, moments = rng.uniform(-9, 8, (1, 5, 10)), moments_of(rng, 10)
-    one, several = (compensated_round(weight, moments, 400, -8, 7, several=s) for s in (False, True))
+    one, several = (compensated_round(weight, moments, 400, -8, 7, ways=ways) for ways in (1, 8))
     assert np.array_equal(one, several)
