@@ -12,6 +12,7 @@ from ..errors import ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, float_op, parameter_values
+from ..ops.macs import macs
 from ..targets import Target
 
 __all__ = ["Partition", "partition"]
@@ -127,7 +128,7 @@ class Partition:
     def without(self, more: Mapping[str, str]) -> Partition:
         """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
         rest = _without(self, more)
-        return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
+        return _without(rest, _islands(rest))
 
     def with_floats(self, more: Mapping[str, str]) -> Partition:
         """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
@@ -149,7 +150,7 @@ def partition(model: ir.Graph, target: Target, skip: Mapping[str, str]) -> Parti
     whole = Partition.of(model, floats, target)
     heads = dict.fromkeys(_heads(whole), "it ends the network, where floats cost nothing")
     rest = _without(whole, heads)
-    return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
+    return _without(rest, _islands(rest))
 
 
 def _without(parts: Partition, more: Mapping[str, str]) -> Partition:
@@ -204,12 +205,39 @@ def _heads(parts: Partition) -> list[str]:
     return heads
 
 
-def _without_arithmetic(parts: Partition) -> list[str]:
-    """Return the integer nodes that hang together with no operator that computes anything."""
+def _islands(parts: Partition) -> dict[str, str]:
+    """Return {integer node: why it leaves} of nodes that hang together and have no work for a part of their own.
+
+    They only move data; or they have no layer and no constant, without which no packer takes a part, and one of them
+    reads what the host computed from integers.
+    """
     sets = DisjointSets()
-    for node, op in parts.nodes:
-        results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
-        for value in (*(ir.source(node, i) for i in op.data(node)), *results):
-            sets.join(f"node {node.name}", f"tensor {value.name}")
+    behind, between = set[int](), set[str]()
+    for node in parts.graph.graph:
+        op, name = parts.ops.get(str(node.name)), f"node {node.name}"
+        makers = [maker for value in node.inputs if (maker := ir.producer(value)) is not None]
+        if op is not None or any(id(maker) in behind for maker in makers):
+            behind.add(id(node))
+        if op is None:
+            continue
+        read = [ir.source(node, i) for i in op.data(node)]
+        for value in (*read, *(node.outputs[i] for i in op.results(node))):  # a cell leaves the integers by itself
+            sets.join(name, f"tensor {value.name}")
+        host = [maker for value in read if (maker := ir.producer(value)) is not None and str(maker.name) not in parts.ops]
+        if any(id(maker) in behind for maker in host):
+            between.add(name)
     busy = {sets.find(f"node {node.name}") for node, op in parts.nodes if not op.moves}
-    return [str(node.name) for node, _ in parts.nodes if sets.find(f"node {node.name}") not in busy]
+    working = {
+        sets.find(f"node {node.name}")
+        for node, op in parts.nodes
+        if macs(node) or any(ir.const(value) is not None for value in node.inputs)
+    }
+    fed = {sets.find(name) for name in between}
+    why = {}
+    for node, _ in parts.nodes:
+        home = sets.find(f"node {node.name}")
+        if home not in busy:
+            why[str(node.name)] = "it only moves data between float operators"
+        elif home in fed - working:
+            why[str(node.name)] = "no layer is beside it between float operators"
+    return why

@@ -113,6 +113,27 @@ def test_moves_between_floats_stay_in_float():
     assert found["Transpose"] == "it only moves data between float operators"
 
 
+@pytest.mark.parametrize("alone", (True, False))
+def test_a_sum_between_floats_is_the_hosts_where_no_layer_is_beside_it(alone):
+    """Boxes that the host computes and joins: the packer takes no part without a constant."""
+    net = nets.Net(3, 8, 8)
+    conv = net.conv("x", (4, 3, 3, 3))
+    joined = net.node("Concat", net.node("Sin", conv), net.node("Cos", conv), axis=1)
+    out = net.node("Add", joined, joined) if alone else net.conv(joined, (4, 8, 3, 3))
+    found = partition(prepared(net.graph(out)), VENUS, {})
+    left = {name: why for name, why in found.floats.items() if name.startswith(("Concat", "Add"))}
+    assert set(left.values()) == ({"no layer is beside it between float operators"} if alone else set())
+    assert len(left) == (2 if alone else 0)
+    assert any(name.startswith("Conv") for name in found.ops)
+
+
+def test_a_sum_behind_the_hosts_first_operators_stays():
+    """Nothing of the chip stands before them."""
+    net = nets.Net(3, 8, 8)
+    out = net.node("Add", net.node("Sin", "x"), net.node("Cos", "x"))
+    assert any(name.startswith("Add") for name in partition(prepared(net.graph(out)), VENUS, {}).ops)
+
+
 def test_host_part_and_fallbacks():
     """Float before the first and after the last integer operator is the host's; between them it is in the way."""
     net = nets.Net(3, 8, 8)
