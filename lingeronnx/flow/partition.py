@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, float_op, parameter_values
 from ..ops.macs import macs
+from ..run.runners import reads
 from ..targets import Target
 
 __all__ = ["Partition", "partition"]
@@ -206,38 +207,51 @@ def _heads(parts: Partition) -> list[str]:
 
 
 def _islands(parts: Partition) -> dict[str, str]:
-    """Return {integer node: why it leaves} of nodes that hang together and have no work for a part of their own.
+    """Return {integer node: why it leaves} of nodes that have no work for a part of their own.
 
-    They only move data; or they have no layer and no constant, without which no packer takes a part, and one of them
-    reads what the host computed from integers.
+    They hang together and only move data. Or they are computed from what the host computed from integers, and no layer
+    follows; or they hang together with no layer and no constant, without which no packer takes a part.
     """
     sets = DisjointSets()
-    behind, between = set[int](), set[str]()
-    for node in parts.graph.graph:
-        op, name = parts.ops.get(str(node.name)), f"node {node.name}"
-        makers = [maker for value in node.inputs if (maker := ir.producer(value)) is not None]
-        if op is not None or any(id(maker) in behind for maker in makers):
-            behind.add(id(node))
-        if op is None:
-            continue
-        read = [ir.source(node, i) for i in op.data(node)]
-        for value in (*read, *(node.outputs[i] for i in op.results(node))):  # a cell leaves the integers by itself
-            sets.join(name, f"tensor {value.name}")
-        host = [maker for value in read if (maker := ir.producer(value)) is not None and str(maker.name) not in parts.ops]
-        if any(id(maker) in behind for maker in host):
-            between.add(name)
-    busy = {sets.find(f"node {node.name}") for node, op in parts.nodes if not op.moves}
-    working = {
-        sets.find(f"node {node.name}")
-        for node, op in parts.nodes
-        if macs(node) or any(ir.const(value) is not None for value in node.inputs)
-    }
-    fed = {sets.find(name) for name in between}
+    for node, op in parts.nodes:
+        results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
+        for value in (*(ir.source(node, i) for i in op.data(node)), *results):
+            sets.join(f"node {node.name}", f"tensor {value.name}")
+    home = {str(node.name): sets.find(f"node {node.name}") for node, _ in parts.nodes}
+    busy = {home[str(node.name)] for node, op in parts.nodes if not op.moves}
+    layers = [node for node, _ in parts.nodes if macs(node)]
+    held = [node for node, _ in parts.nodes if any(ir.const(value) is not None for value in node.inputs)]
+    working = {home[str(node.name)] for node in (*layers, *held)}
+    from_host, before_layers = _behind_floats(parts), _before(parts, layers)
+    fed = {home[str(node.name)] for node, _ in parts.nodes if str(node.name) in from_host}
     why = {}
-    for node, _ in parts.nodes:
-        home = sets.find(f"node {node.name}")
-        if home not in busy:
-            why[str(node.name)] = "it only moves data between float operators"
-        elif home in fed - working:
-            why[str(node.name)] = "no layer is beside it between float operators"
+    for name, region in home.items():
+        if region not in busy:
+            why[name] = "it only moves data between float operators"
+        elif name in from_host and name not in before_layers:
+            why[name] = "it ends the network behind float operators"
+        elif region in fed - working:
+            why[name] = "no layer is beside it between float operators"
     return why
+
+
+def _behind_floats(parts: Partition) -> set[str]:
+    """Return the nodes that are computed from what the host computes from integers."""
+    integers, host = set[str](), set[str]()
+    for node in parts.graph.graph:
+        name = str(node.name)
+        before = {str(maker.name) for value in reads(node) if (maker := ir.producer(value)) is not None}
+        if name in parts.ops or before & integers:
+            integers.add(name)
+        if before & host or any(maker in integers and maker not in parts.ops for maker in before):
+            host.add(name)
+    return host
+
+
+def _before(parts: Partition, layers: Sequence[ir.Node]) -> set[str]:
+    """Return the nodes that `layers` are computed from, and these."""
+    found = {str(node.name) for node in layers}
+    for node in reversed(list(parts.graph.graph)):
+        if str(node.name) in found:
+            found.update(str(maker.name) for value in reads(node) if (maker := ir.producer(value)) is not None)
+    return found
