@@ -20,7 +20,9 @@ def product(equation, constant=None, sizes=SIZES):
     arrays = {name: rand(*shape, seed=index) for index, (name, shape) in enumerate(zip("xw", shapes, strict=False))}
     held = {} if constant is None else {"xw"[constant]: arrays["xw"[constant]]}
     inputs = ", ".join(
-        f"float[{','.join(['N', *map(str, array.shape[1:])])}] {name}" for name, array in arrays.items() if name not in held
+        f"float[{','.join(['N', *map(str, array.shape[1:])])}] {name}"
+        for name, array in arrays.items()
+        if name not in held
     )
     out = f"float[{','.join(f'd{i}' for i in range(len(result)))}] y"
     model = graph(f'g ({inputs}) => ({out}) {{ y = Einsum<equation = "{equation}">(x, w) }}', **held)
@@ -80,9 +82,7 @@ def test_any_product(data):
     """Letters shared, summed and of one factor, in any order behind the batch; a constant has no batch."""
     held = data.draw(st.booleans())
     kinds = {c: data.draw(st.sampled_from(("shared", "summed", "left", "right"))) for c in "abcdef"}
-    mine = {
-        side: [c for c, kind in kinds.items() if kind in ("shared", "summed", side)] for side in ("left", "right")
-    }
+    mine = {side: [c for c, kind in kinds.items() if kind in ("shared", "summed", side)] for side in ("left", "right")}
     left, right = ("".join(data.draw(st.permutations(mine[side]))) for side in ("left", "right"))
     result = "".join(data.draw(st.permutations(["n", *(c for c, kind in kinds.items() if kind != "summed")])))
     if held and not right:

@@ -1,7 +1,9 @@
 """Drop nodes that pass their input on: Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
 
 Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), Reshape, Flatten, Expand, Squeeze, Slice and Clip
-that change nothing, and Expand before sums and products that repeat their operand just so. Where the node stands between a graph input and a graph output both names are needed and it stays.
+that change nothing, and Expand before sums and products that repeat their operand just so.
+
+Where the node stands between a graph input and a graph output both names are needed and it stays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Einsum of two factors in the terms of other operators: Transpose, Reshape, and MatMul or Mul. Exact but for sums' order.
+"""Einsum of two factors as other operators: Transpose, Reshape, and MatMul or Mul. Exact but for the order of sums.
 
 The axes of a factor are, by where their letters stand,
 
