@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +12,8 @@ from ..errors import ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, float_op, parameter_values
+from ..ops.macs import macs
+from ..run.runners import reads
 from ..targets import Target
 
 __all__ = ["Partition", "partition"]
@@ -127,7 +129,7 @@ class Partition:
     def without(self, more: Mapping[str, str]) -> Partition:
         """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
         rest = _without(self, more)
-        return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
+        return _without(rest, _islands(rest))
 
     def with_floats(self, more: Mapping[str, str]) -> Partition:
         """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
@@ -149,7 +151,7 @@ def partition(model: ir.Graph, target: Target, skip: Mapping[str, str]) -> Parti
     whole = Partition.of(model, floats, target)
     heads = dict.fromkeys(_heads(whole), "it ends the network, where floats cost nothing")
     rest = _without(whole, heads)
-    return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
+    return _without(rest, _islands(rest))
 
 
 def _without(parts: Partition, more: Mapping[str, str]) -> Partition:
@@ -204,12 +206,52 @@ def _heads(parts: Partition) -> list[str]:
     return heads
 
 
-def _without_arithmetic(parts: Partition) -> list[str]:
-    """Return the integer nodes that hang together with no operator that computes anything."""
+def _islands(parts: Partition) -> dict[str, str]:
+    """Return {integer node: why it leaves} of nodes that have no work for a part of their own.
+
+    They hang together and only move data. Or they are computed from what the host computed from integers, and no layer
+    follows; or they hang together with no layer and no constant, without which no packer takes a part.
+    """
     sets = DisjointSets()
     for node, op in parts.nodes:
         results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
         for value in (*(ir.source(node, i) for i in op.data(node)), *results):
             sets.join(f"node {node.name}", f"tensor {value.name}")
-    busy = {sets.find(f"node {node.name}") for node, op in parts.nodes if not op.moves}
-    return [str(node.name) for node, _ in parts.nodes if sets.find(f"node {node.name}") not in busy]
+    home = {str(node.name): sets.find(f"node {node.name}") for node, _ in parts.nodes}
+    busy = {home[str(node.name)] for node, op in parts.nodes if not op.moves}
+    layers = [node for node, _ in parts.nodes if macs(node)]
+    held = [node for node, _ in parts.nodes if any(ir.const(value) is not None for value in node.inputs)]
+    working = {home[str(node.name)] for node in (*layers, *held)}
+    from_host, before_layers = _behind_floats(parts), _before(parts, layers)
+    fed = {home[str(node.name)] for node, _ in parts.nodes if str(node.name) in from_host}
+    why = {}
+    for name, region in home.items():
+        if region not in busy:
+            why[name] = "it only moves data between float operators"
+        elif name in from_host and name not in before_layers:
+            why[name] = "it ends the network behind float operators"
+        elif region in fed - working:
+            why[name] = "no layer is beside it between float operators"
+    return why
+
+
+def _behind_floats(parts: Partition) -> set[str]:
+    """Return the nodes that are computed from what the host computes from integers."""
+    integers, host = set[str](), set[str]()
+    for node in parts.graph.graph:
+        name = str(node.name)
+        before = {str(maker.name) for value in reads(node) if (maker := ir.producer(value)) is not None}
+        if name in parts.ops or before & integers:
+            integers.add(name)
+        if before & host or any(maker in integers and maker not in parts.ops for maker in before):
+            host.add(name)
+    return host
+
+
+def _before(parts: Partition, layers: Sequence[ir.Node]) -> set[str]:
+    """Return the nodes that `layers` are computed from, and these."""
+    found = {str(node.name) for node in layers}
+    for node in reversed(list(parts.graph.graph)):
+        if str(node.name) in found:
+            found.update(str(maker.name) for value in reads(node) if (maker := ir.producer(value)) is not None)
+    return found

@@ -68,6 +68,8 @@ from .layers.affine import fold_affine
 from .layers.average_pool import average_pool
 from .layers.backward import backward
 from .layers.batch_norm import fold_batch_norm
+from .layers.constant_factor import constant_factor
+from .layers.einsum import einsum
 from .layers.explicit_pads import explicit_pads
 from .layers.layer_behind import batch_norm_behind, layer_behind
 from .layers.layer_norm import layer_norm
@@ -139,6 +141,8 @@ PASSES = (
     Pass("zero-states", zero_states, _LINE, ensures=_LINE, left=begins_with_a_state),
     Pass("drop-identity", drop_identity, _ALL, ensures=_ALL, left=of("Identity")),
     Pass("constant-reshape", constant_reshape, _ALL, ensures=_ALL, left=is_computed),
+    Pass("einsum", einsum, _ALL, ensures=_ALL, left=of("Einsum")),
+    Pass("constant-factor", constant_factor, _ALL, ensures=_ALL),
     Pass("constant-rows", constant_rows, _ALL, ensures=_ALL),
     Pass("batch-first", batch_first, _ALL, ensures=_ALL),
     Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),

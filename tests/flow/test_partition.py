@@ -113,6 +113,36 @@ def test_moves_between_floats_stay_in_float():
     assert found["Transpose"] == "it only moves data between float operators"
 
 
+@pytest.mark.parametrize(
+    ("behind", "why"),
+    (
+        ("end", {"it ends the network behind float operators"}),
+        ("host", {"no layer is beside it between float operators"}),
+        ("layer", set()),
+    ),
+)
+def test_a_sum_of_what_the_host_computes(behind, why):
+    """Boxes that the host computes and joins: it stays where a layer reads it, for the packer takes no sum alone."""
+    net = nets.Net(3, 8, 8)
+    conv = net.conv("x", (4, 3, 3, 3))
+    joined = net.node("Concat", net.node("Sin", conv), net.node("Cos", conv), axis=1)
+    out = net.node("Add", joined, joined)
+    if behind != "end":
+        out = net.conv(net.node("Sin", out) if behind == "host" else out, (4, 8, 3, 3))
+    found = partition(prepared(net.graph(out)), VENUS, {})
+    left = {name: each for name, each in found.floats.items() if name.startswith(("Concat", "Add"))}
+    assert set(left.values()) == why
+    assert len(left) == (2 if why else 0)
+    assert any(name.startswith("Conv") for name in found.ops)
+
+
+def test_a_sum_behind_the_hosts_first_operators_stays():
+    """Nothing of the chip stands before them."""
+    net = nets.Net(3, 8, 8)
+    out = net.node("Add", net.node("Sin", "x"), net.node("Cos", "x"))
+    assert any(name.startswith("Add") for name in partition(prepared(net.graph(out)), VENUS, {}).ops)
+
+
 def test_host_part_and_fallbacks():
     """Float before the first and after the last integer operator is the host's; between them it is in the way."""
     net = nets.Net(3, 8, 8)
@@ -129,8 +159,8 @@ def test_clip_without_a_scale_stays_in_float():
     """ReLU6 whose tensor is multiplied, or is a graph output: no scale puts 6 at the top of the range."""
     net = nets.Net(3, 8, 8)
     six = net.relu6(net.conv("x", (4, 3, 1, 1)))
-    net.node("Mul", six, net.conv("x", (4, 3, 1, 1)), out="y")
-    report = nets.quantized(net.graph("y"), effort="fast", parts=1).report  # else what is behind goes to the host
+    net.conv(net.node("Mul", six, net.conv("x", (4, 3, 1, 1))), (4, 4, 1, 1), out="y")  # else what is behind is float
+    report = nets.quantized(net.graph("y"), effort="fast", parts=1).report
     assert [n.op_type for n in report.float_nodes] == ["Clip"]
     assert "no scale puts the bound at the top" in report.float_nodes[0].why
 

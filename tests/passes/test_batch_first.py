@@ -167,3 +167,62 @@ def test_refuses(body, result):
     if "Cumsum" in body:
         body = body.replace("Cumsum(t)", "CumSum(t, zero)")
     stays(model(body, result), batch_first)
+
+
+# ---- windows of a sample beside samples ------------------------------------------------------------------------------
+
+P = 2  # windows of 2 x 2 positions
+WINDOWS = {
+    "qkv": rand(E, 3 * E, seed=11), "out": rand(E, E, seed=12), "heads_": rand(H, P * P, P * P, seed=13),
+    "split": np.array([0, 2, P, 2, P, E]),
+    "fold": np.array([-1, P * P, E]), "taken": np.array([-1, P * P, 3, H, D]), "axis": np.array([0]),
+    "joined": np.array([-1, P * P, E]), "unfold": np.array([-1, 2, 2, P, P, E]),
+    "image": np.array([0, 2 * P, 2 * P, E]),
+}  # fmt: skip
+CUT = "a = Reshape(x, split) b = Transpose<perm=[0,1,3,2,4,5]>(a) w = Reshape(b, fold)"
+PARTS = """
+    m = MatMul(w, qkv) r = Reshape(m, taken) t = Transpose<perm=[2,0,3,1,4]>(r) q0, k0, v0 = Split<axis=0>(t)
+    q = Squeeze(q0, axis) k1 = Squeeze(k0, axis) v = Squeeze(v0, axis) k = Transpose<perm=[0,1,3,2]>(k1)
+    qs = Mul(q, half) s = MatMul(qs, k) h = Add(s, heads_)
+"""
+JOIN = """
+    n = Softmax<axis=-1>(h) o = MatMul(n, v) c = Transpose<perm=[0,2,1,3]>(o) f = Reshape(c, joined)
+    e = MatMul(f, out) i = Reshape(e, unfold) j = Transpose<perm=[0,1,3,2,4,5]>(i) y = Reshape(j, image)
+"""
+IMAGE = f"float[N,{2 * P},{2 * P},{E}]"
+
+
+def test_attention_within_windows():
+    """A constant for each head; what computes has four axes at most."""
+    made = model(CUT + PARTS + JOIN, f"{IMAGE} y", f"{IMAGE} x", **WINDOWS)
+    found = check(made, 1)
+    assert found.count("MatMul") == 6
+    assert not {"Split", "Squeeze", "Slice"} & set(found)
+    computing = [node for node in made.graph if node.op_type in ("MatMul", "Softmax", "Add")]
+    assert all(len(ir.shape(node.outputs[0]) or ()) <= 4 for node in computing)
+
+
+def test_layers_of_windows():
+    """What is element by element, or along the last axis, between two folds."""
+    body = CUT + "m = MatMul(w, out) r = Relu(m) z = Add(row, r) i = Reshape(z, unfold) y = Relu(i)"
+    found = check(model(body, f"float[N,2,2,{P},{P},{E}] y", f"{IMAGE} x", **WINDOWS), 1)
+    assert found.count("MatMul") == 1
+
+
+def test_patches_of_channels():
+    """MobileViT puts channels beside samples, and takes the places of a patch apart."""
+    body = """
+        a = Reshape(x, rows) b = Transpose<perm=[0,2,1,3]>(a) c = Reshape(b, patches) d = Transpose<perm=[0,3,2,1]>(c)
+        e = Reshape(d, tokens) m = MatMul(e, out) i = Reshape(m, back_) j = Transpose<perm=[0,3,2,1]>(i) y = Relu(j)
+    """
+    sizes = {
+        "rows": [-1, P, 2, P], "patches": [-1, E, 4, P * P], "tokens": [-1, 4, E], "back_": [-1, P * P, 4, E]
+    }  # fmt: skip
+    arrays = {**WINDOWS, **{name: np.array(size) for name, size in sizes.items()}}
+    made = model(body, f"float[N,{E},4,{P * P}] y", f"float[N,{E},{2 * P},{2 * P}] x", **arrays)
+    assert "MatMul" in check(made, 2)
+
+
+def test_a_split_of_more_than_positions_stays():
+    body = CUT + "m = MatMul(w, qkv) q, k, v = Split<axis=2>(m) z = Relu(k) i = Reshape(z, unfold) y = Relu(i)"
+    stays(model(body, f"float[N,2,2,{P},{P},{E}] y", f"{IMAGE} x", **WINDOWS), batch_first)

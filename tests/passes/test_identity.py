@@ -122,3 +122,18 @@ def test_refuses_pads_of_the_run():
     """Pads that are a graph input may be anything."""
     text = f"{IN[:-1]}, int64[8] p) => (float y) {{ r = Relu(x) i = Pad(r, p) y = ReduceMax<keepdims = 0>(i) }}"
     assert drop_identity(graph(text)).changes == 0
+
+
+REPEATED = "g (float[N,3,1] a, float[N,3,5] x, float[N,1,5] z) => (float[N,3,5] y) {{ e = Expand(a, s) {} }}"
+
+
+def test_an_expand_that_arithmetic_does_itself():
+    sizes = np.array([1, 3, 5])
+    fires(graph(REPEATED.format("y = Mul(x, e)"), s=sizes), drop_identity, 1, ["Mul"], atol=0)
+    fires(graph(REPEATED.format("f = Add(e, x) y = Sub(x, e)"), s=sizes), drop_identity, 1, ["Add", "Sub"], atol=0)
+
+
+@pytest.mark.parametrize("readers", ("y = Mul(z, e)", "y = Mul(e, e)", "f = Mul(x, e) y = Relu(e)"))
+def test_an_expand_whose_sizes_are_needed_stays(readers):
+    """A smaller operand beside it, itself, or another operator."""
+    stays(graph(REPEATED.format(readers), s=np.array([1, 3, 5])), drop_identity)

@@ -112,3 +112,16 @@ def test_refuses_batch_elsewhere():
     }"""
     model = stays(graph(text), constant_reshape)
     assert ir.const(model.graph.node(len(model.graph) - 1).inputs[1]) is None
+
+
+def test_sizes_of_expand():
+    """``a.expand_as(x)`` within a sample; the batch stays as it is."""
+    text = "g (float[N,3,1] a, float[N,3,5] x) => (float[N,3,5] y) { s = Shape(x) y = Expand(a, s) }"
+    model = fires(graph(text), constant_reshape, 1, ["Expand"], atol=0)
+    assert ir.const(model.graph[0].inputs[1]).tolist() == [1, 3, 5]
+
+
+def test_an_expand_that_makes_samples_stays():
+    """A constant, once for each sample of another tensor."""
+    text = "g (float[N,3,5] x) => (float[N,3,5] y) { s = Shape(x) y = Expand(a, s) }"
+    stays(graph(text, a=np.ones((1, 3, 1), np.float32)), constant_reshape)

@@ -29,7 +29,7 @@ def check_float(model: ir.Graph, target: Target, notes: Sequence[str] = (), wish
     if violations:
         mended = ir.clone(model)
         fitted = fit(mended, target)
-        remaining = _float_violations(mended, target)[0] if fitted else violations
+        remaining, host = _float_violations(mended, target) if fitted else (violations, host)
     ahead = forecast(mended, target)
     pieces = ahead.program.verdicts if ahead.program.parts else [] if ahead.choice is None else [ahead.choice.verdict]
     met = []

@@ -194,14 +194,17 @@ def advice(model: ir.Graph, missing: Sequence[str]) -> str:
     """Return what to say of inputs of `model` that data do not have: a state, or settings; nothing for others.
 
     States are the `proposals`, and an input whose shape one output has and nothing else, or as many outputs as inputs,
-    which then follow each other as these do. What is said of one is for the first of the `missing`.
+    which then follow each other as these do.
     """
-    named = proposals(model)
-    outputs = {i: o for o, i in named.items() if i == missing[0]} or _in_order(model, missing[0])
-    if outputs:
-        pairs = {**named, **{output: state for state, output in outputs.items()}}
-        line = " ".join(f"--state {output}={state}" for output, state in pairs.items())
-        return f"is '{outputs[missing[0]]}' its next value? feed it back with {line}"
+    named = {i: o for o, i in proposals(model).items()}
+    found = {}
+    for name in missing:
+        output = named.get(name) or _in_order(model, name).get(name)
+        if output is not None:
+            found[name] = output
+    if missing[0] in found:
+        line = " ".join(f"--state {output}={state}" for state, output in {**named, **found}.items())
+        return f"is '{found[missing[0]]}' its next value? feed it back with {line}"
     numbers = settings(model)
     return fix_line(model, [name for name in missing if name in numbers]) if missing[0] in numbers else ""
 
@@ -215,8 +218,11 @@ def _in_order(model: ir.Graph, name: str) -> dict[str, str]:
     outputs = _like(model, name, exact=True)
     if len(outputs) == 1:
         return {name: outputs[0]}
-    inputs = [other for other in _inputs(model) if outputs and _like(model, other, exact=True) == outputs]
-    return dict(zip(inputs, outputs, strict=True)) if len(inputs) == len(outputs) else {}
+    like = {other: _like(model, other, exact=True) for other in _inputs(model)}
+    like = {other: each for other, each in like.items() if not set(each).isdisjoint(outputs)}
+    results = [str(v.name) for v in model.graph.outputs if any(str(v.name) in each for each in like.values())]
+    fits = len(like) == len(results) and all(r in each for r, each in zip(results, like.values(), strict=True))
+    return dict(zip(like, results, strict=True)) if fits else {}
 
 
 def _like(model: ir.Graph, name: str, exact: bool = False) -> list[str]:

@@ -7,15 +7,16 @@ batch in front and every other atom, or the last axis as a whole, on an axis of 
 
     x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors, element by element
 
-A stretch begins at a Transpose that moves the batch away, or at a graph input that has it elsewhere. It ends where the
-batch is in front again, or at a graph output. What is read by other operators stays as it was. Needs traced shapes, in
+A stretch begins at a Transpose that moves the batch away, at a Reshape that puts windows of a sample beside samples,
+[N*w, T, D], or at a graph input that has the batch elsewhere. It ends where the batch is in front again, or at a graph
+output. What is read by other operators stays as it was. Needs traced shapes, in
 which only the batch is not known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +40,7 @@ _Axes = tuple[tuple[_Atom, ...], ...]
 _BATCH = _Atom(0, 0)
 _FRONT = ((_BATCH,),)
 
+_FEW = 4  # axes, where more can be joined
 _UNARY = operators.ONE_TENSOR | operators.SAME
 _LAST = ("Softmax", "LayerNormalization")
 
@@ -100,15 +102,14 @@ class _BatchFirstWalk:
         for value in self.model.graph.inputs:
             self._enter(value)
         for node in list(self.model.graph):
-            view = self._tell(node) if not node.domain and len(node.outputs) == 1 else None
-            if view is None:
-                continue
-            value = node.outputs[0]
-            self._told.append(node)
-            if view.axes[:1] == _FRONT or (value.is_graph_output() and isinstance(view.of, _Made)):
-                changed += self._end(node, value, view)
-            else:
-                self.views[value] = view
+            views = self._views(node) if not node.domain else []
+            if views:
+                self._told.append(node)
+            for value, view in zip(node.outputs, views, strict=False):
+                if view.axes[:1] == _FRONT or (value.is_graph_output() and isinstance(view.of, _Made)):
+                    changed += self._end(node, value, view)
+                else:
+                    self.views[value] = view
         if changed:
             for node in reversed(self._told):
                 if not any(v.uses() or v.is_graph_output() for v in node.outputs):
@@ -143,8 +144,15 @@ class _BatchFirstWalk:
         self._entries.add(transpose)
         self.views[value] = _AtomView(transpose, tuple(axes[i] for i in order), axes)
 
+    def _views(self, node: ir.Node) -> list[_AtomView]:
+        """Return the views of the node's outputs; none where it is in no stretch, or cannot be told."""
+        if node.op_type == "Split":
+            return self._split(node)
+        view = self._tell(node) if len(node.outputs) == 1 else None
+        return [] if view is None else [view]
+
     def _tell(self, node: ir.Node) -> _AtomView | None:
-        """Return the view of the node's output; None where it is in no stretch, or cannot be told."""
+        """Return the view of the node's only output, as above."""
         source = node.inputs[0] if node.inputs else None
         view = self.views.get(source) if source is not None else None
         kind = node.op_type
@@ -158,6 +166,8 @@ class _BatchFirstWalk:
             return None if view.of in self._entries and axes[:1] == _FRONT else replace(view, axes=axes)
         if kind in operators.STRAIGHT:
             return self._binary(node)
+        if view is None and kind == "Reshape" and source is not None and _makes_windows(node):
+            view = self._begin(source)
         if view is None:
             return None
         if kind in operators.SHAPED:
@@ -211,19 +221,34 @@ class _BatchFirstWalk:
         return _AtomView(view.of, atom_groups, (*front, tuple(atoms), *back[::-1]))
 
     def _picked(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
-        """Gather of one position of an axis that is the first part of an axis of what is held: a Slice of that.
+        """Gather of one position of an axis."""
+        index, axis = ir.const(node.inputs[1]), ir.attr(node, "axis", 0) % len(view.axes)
+        return None if index is None or index.ndim else self._position(node, view, int(index), axis)
+
+    def _split(self, node: ir.Node) -> list[_AtomView]:
+        """Split into the positions of an axis, which stays."""
+        view = self.views.get(ir.source(node))
+        axis = None if view is None else ir.attr(node, "axis", 0) % len(view.axes)
+        if view is None or axis is None or math.prod(a.size for a in view.axes[axis]) != len(node.outputs):
+            return []
+        found = [self._position(node, view, index, axis) for index in range(len(node.outputs))]
+        return [
+            replace(part, axes=(*part.axes[:axis], (), *part.axes[axis:])) for part in found if part is not None
+        ] * (None not in found)
+
+    def _position(self, node: ir.Node, view: _AtomView, index: int, axis: int) -> _AtomView | None:
+        """Take a position of an axis that is the first part of an axis of what is held: a Slice of that.
 
         Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
         """
-        index, axis = ir.const(node.inputs[1]), ir.attr(node, "axis", 0) % len(view.axes)
-        if index is None or index.ndim or len(view.axes[axis]) != 1:
+        if len(view.axes[axis]) != 1:
             return None
         (atom,) = view.axes[axis]
         place = next((i for i, group in enumerate(view.held) if group[:1] == (atom,)), None)
         if place is None or atom == _BATCH:
             return None
         rest = math.prod(a.size for a in view.held[place][1:])
-        start = int(index) % atom.size * rest
+        start = index % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
         groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
         part = _cut(view.of, start, groups[-1]) if place == len(groups) - 1 else None
@@ -234,12 +259,17 @@ class _BatchFirstWalk:
     # ---- what computes ----
 
     def _apart(self, view: _AtomView, count: int) -> _Axes | None:
-        """Return axes with the batch in front, then the other atoms apart, the last `count` axes as they are."""
+        """Return axes with the batch in front, then the other atoms, the last `count` axes as they are.
+
+        The other atoms are apart, or on one axis where there would be more than chips take.
+        """
         cut = len(view.axes) - count
         first = [a for axis in view.axes[:cut] for a in axis]
         if cut < 0 or _BATCH not in first:
             return None
-        return (*_FRONT, *((a,) for a in first if a != _BATCH), *view.axes[cut:])
+        first.remove(_BATCH)
+        joined = first and 1 + len(first) + count > _FEW
+        return (*_FRONT, *([tuple(first)] if joined else ((a,) for a in first)), *view.axes[cut:])
 
     def _product(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         weight = ir.const(node.inputs[1])
@@ -249,6 +279,7 @@ class _BatchFirstWalk:
         if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
             return None
         other = self._alike(other, view.axes[:-2])
+        other = None if other is None else self._with_own_columns(other)
         one, two = self._apart(view, 2), self._apart(other, 2) if other is not None else None
         if other is None or one is None or two is None or one[:-2] != two[:-2]:
             return None
@@ -262,11 +293,11 @@ class _BatchFirstWalk:
             if [a.size for a in mine] != [a.size for a in wanted]:
                 return None
             names.update(zip(mine, wanted, strict=True))
+        return _named(view, names)
 
-        def named(groups: _Axes) -> _Axes:
-            return tuple(tuple(names.get(a, a) for a in group) for group in groups)
-
-        return _AtomView(view.of, named(view.held), named(view.axes))
+    def _with_own_columns(self, view: _AtomView) -> _AtomView:
+        """Return `view` with new atoms in its last axis: of a product with itself, that is another axis than rows."""
+        return _named(view, {atom: self._atom(atom.size)[0] for atom in view.axes[-1]})
 
     def _along_last(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
         target = self._apart(view, 1)
@@ -325,12 +356,22 @@ class _BatchFirstWalk:
         view = one or two
         constant = ir.source(node, 1 if one is not None else 0)
         array = ir.const(constant)
-        if view is None or array is None or array.ndim >= len(view.axes):
+        if view is None or array is None:
+            return None
+        whole = array
+        if array.ndim == len(view.axes) and len(array) == 1:
+            array = array[0]  # along the axis of samples
+        if array.ndim >= len(view.axes):
             return None
         target = view.held if array.size == 1 else self._apart(view, array.ndim)
+        if target is not None and array.size > 1 and len(target) > _FEW:  # all that it may differ along is one axis
+            behind = target[-array.ndim :]
+            array = np.broadcast_to(array, [math.prod(a.size for a in axis) for axis in behind]).reshape(-1)
+            target = (*target[: len(target) - len(behind)], tuple(a for axis in behind for a in axis))
         if target is None or array.ndim >= len(target):
             return None
-        pair = ((view, target), constant) if one is not None else (constant, (view, target))
+        operand = constant if array is whole else np.ascontiguousarray(array)
+        pair = ((view, target), operand) if one is not None else (operand, (view, target))
         return _AtomView(_Made(node, node.op_type, pair, {}), target, view.axes)
 
     # ---- making ----
@@ -417,6 +458,18 @@ class _BatchFirstWalk:
         self.model.graph.insert_before(at, node)
         self._nameless.add(node.outputs[0])
         return node.outputs[0]
+
+
+def _named(view: _AtomView, names: Mapping[_Atom, _Atom]) -> _AtomView:
+    """Return `view` with other atoms of the same sizes."""
+    held, axes = (tuple(tuple(names.get(a, a) for a in group) for group in groups) for groups in (view.held, view.axes))
+    return _AtomView(view.of, held, axes)
+
+
+def _makes_windows(node: ir.Node) -> bool:
+    """Whether a Reshape puts parts of a sample beside samples, with two axes behind them or more."""
+    result = node.outputs[0]
+    return ir.has_folded_batch(result) and not ir.has_folded_batch(ir.source(node)) and len(ir.shape(result) or ()) > 2
 
 
 def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | None:

@@ -1,13 +1,16 @@
 """Transposes of many axes as transposes of few: axes that stay together are merged before and told apart after.
 
 ``[N, g, c, H, W] -> [N, c, g, H, W]``, the shuffling of channels, moves two blocks of ``H*W`` and is a transpose of
-``[N, g, c, H*W]``. A Reshape in front or behind is merged with the new ones. Needs static sizes; from five axes on.
+``[N, g, c, H*W]``. Where too many groups of axes move, it is as few transposes of three groups as lead there: windows
+of an image, ``[N, a, h, b, w*C] -> [N, a, b, h, w*C]``, are two. A Reshape in front or behind is merged with the new
+ones. Needs static sizes; from five axes on.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,6 +19,9 @@ from ...graph.builder import Builder
 from .._pass import Answer, Reason
 
 _FEW = 4
+_MOST = 6  # groups of axes that are told apart in the search for steps
+
+_Groups = tuple[tuple[int, ...], ...]
 
 
 def merge_axes(model: ir.Graph) -> Answer:
@@ -24,48 +30,75 @@ def merge_axes(model: ir.Graph) -> Answer:
     for node in list(model.graph):
         perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
         shape = ir.shape(node.inputs[0]) if perm is not None else None
-        if shape is None or perm is None or len(perm) <= _FEW:
+        if shape is None or perm is None or len(perm) <= _FEW or perm == sorted(perm):
             continue
         groups = _groups(perm)
         if perm[0] != 0 or None in shape[1:]:
             why.append(Reason(node, "it moves the batch, or sizes are not known"))
-        elif len(groups) > _FEW:
-            why.append(Reason(node, f"{len(groups)} groups of its axes move apart, at most {_FEW} may"))
+        elif len(groups) > _MOST:
+            why.append(Reason(node, f"{len(groups)} groups of its axes move apart, at most {_MOST} may"))
         else:
-            _rewrite(model, node, groups, [int(d or 0) for d in shape])
+            _rewrite(model, node, _steps(groups), [int(d or 0) for d in shape])
             changed += 1
     return Answer(changed, why)
 
 
-def _groups(perm: Sequence[int]) -> list[list[int]]:
-    """Return runs of axes that follow each other before and after, in the order after; the batch is one of its own."""
-    groups = [[0]]
+def _groups(perm: Sequence[int]) -> _Groups:
+    """Return runs of axes that follow each other before and after, in the order after, but for the batch."""
+    groups: list[list[int]] = []
     for axis in perm[1:]:
-        if groups[-1][-1] == axis - 1 != 0:
+        if groups and groups[-1][-1] == axis - 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    return groups
+    return tuple(map(tuple, groups))
 
 
-def _rewrite(model: ir.Graph, node: ir.Node, groups: list[list[int]], shape: list[int]) -> None:
-    before = sorted(groups)
-    perm = [before.index(group) for group in groups]
-    merged = [math.prod(shape[a] for a in group) for group in before[1:]]
+def _steps(wanted: _Groups) -> list[tuple[_Groups, tuple[int, ...]]]:
+    """Return the fewest transposes of three blocks at most: [(blocks of axes, their order)], from sorted groups on."""
+    start = tuple(sorted(wanted))
+    ways: dict[_Groups, list[tuple[_Groups, tuple[int, ...]]]] = {start: []}
+    line = [start]
+    while wanted not in ways:
+        line = [new for have in line for new in _next(have, ways)]
+    return ways[wanted]
+
+
+def _next(have: _Groups, ways: dict[_Groups, list[tuple[_Groups, tuple[int, ...]]]]) -> Iterator[_Groups]:
+    """Yield the orders of groups that one transpose makes of `have`, the new ones, and note how in `ways`."""
+    for first, second in itertools.combinations(range(1, len(have) + 1), 2):
+        parts = [part for part in (have[:first], have[first:second], have[second:]) if part]
+        blocks = tuple(tuple(axis for group in part for axis in group) for part in parts)
+        for order in itertools.permutations(range(len(parts))):
+            new = tuple(group for place in order for group in parts[place])
+            if new not in ways:
+                ways[new] = [*ways[have], (blocks, order)]
+                yield new
+
+
+def _rewrite(
+    model: ir.Graph, node: ir.Node, steps: Sequence[tuple[_Groups, tuple[int, ...]]], shape: list[int]
+) -> None:
     source, result = ir.source(node), node.outputs[0]
     first = _reshape_before(source)
     if first is not None:
         source = ir.source(first)  # a reshape of a reshape is one
     apart = ir.sole_consumer(result)
     build = Builder(model, node)
-    narrow = build.reshape(source, merged, "merged")
     batch = result.shape[0] if result.shape is not None else "N"
-    turned = build("Transpose", [narrow], [batch, *(merged[p - 1] for p in perm[1:])], "turned", {"perm": perm})
-    build.reshape(turned, [shape[axis] for group in groups[1:] for axis in group], "apart")
+    value = source
+    for number, (blocks, order) in enumerate(steps):
+        step = str(number) if number else ""
+        sizes = [math.prod(shape[axis] for axis in block) for block in blocks]
+        narrow = build.reshape(value, sizes, f"merged{step}")
+        perm = [0, *(place + 1 for place in order)]
+        value = build("Transpose", [narrow], [batch, *(sizes[p] for p in order)], f"turned{step}", {"perm": perm})
+    blocks, order = steps[-1]
+    build.reshape(value, [shape[axis] for place in order for axis in blocks[place]], "apart")
     build.done()
     target = ir.const(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
     if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
-        apart.replace_input_with(0, turned)
+        apart.replace_input_with(0, value)
         model.graph.remove(build.nodes[-1], safe=True)
     if first is not None and not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
         model.graph.remove(first, safe=True)

@@ -1,7 +1,9 @@
 """Drop nodes that pass their input on: Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
 
-Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), and Reshape, Flatten, Expand, Squeeze, Slice and Clip
-that change nothing. Where the node stands between a graph input and a graph output both names are needed and it stays.
+Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), Reshape, Flatten, Expand, Squeeze, Slice and Clip
+that change nothing, and Expand before sums and products that repeat their operand just so.
+
+Where the node stands between a graph input and a graph output both names are needed and it stays.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ def _passes_through(node: ir.Node) -> bool:
     if kind == "Tile":  # its shape does not tell: batches that are not known look alike
         repeats = ir.const(node.inputs[1])
         return repeats is not None and bool((repeats == 1).all())
+    if kind == "Expand" and _repeated_anyway(node):
+        return True
     if kind in (*operators.SHAPED, "Expand", "Slice"):
         return _same_shape(node.inputs[0], node.outputs[0]) and (kind != "Slice" or _forward(node))
     if kind == "Clip":
@@ -76,10 +80,22 @@ def _neutral(node: ir.Node, number: int) -> bool:
     return all(have in (1, want) for have, want in zip(array.shape, tail, strict=True))
 
 
-def _same_shape(first: ir.Value | None, second: ir.Value) -> bool:
+def _same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
     """Whether both have the same known shape; the batch may be unknown in both."""
     one, two = ir.shape(first), ir.shape(second)
     return bool(one) and one == two and None not in (one or ())[1:]
+
+
+def _repeated_anyway(node: ir.Node) -> bool:
+    """Whether every reader of an Expand is arithmetic with another operand that has all of its sizes."""
+    result = node.outputs[0]
+
+    def sized(user: ir.Node, other: ir.Value | None) -> bool:
+        arithmetic = user.op_type in operators.ARITHMETIC and not user.domain
+        return arithmetic and other is not result and _same_shape(result, other)
+
+    uses = [] if result.is_graph_output() else list(result.uses())
+    return bool(uses) and all(len(u.node.inputs) == 2 and sized(u.node, u.node.inputs[1 - u.idx]) for u in uses)
 
 
 def _forward(node: ir.Node) -> bool:

@@ -1,13 +1,14 @@
-"""Make the target of Reshape and the sizes of Resize constants: exporters compute `x.size(0)` at run time.
+"""Make the target of Reshape and Expand and the sizes of Resize constants: exporters compute them at run time.
 
-A Reshape whose traced result keeps axis 0 and has static other dimensions becomes ``Reshape(x, [0, ...])``, a Resize
-whose samples have one size before and one behind gets the factors in place of sizes; the chain of Shape, Gather and
-Concat that computed these dies with it.
+A Reshape whose traced result keeps axis 0 and has static other dimensions becomes ``Reshape(x, [0, ...])``, an Expand
+of these ``Expand(x, [1, ...])``; a Resize whose samples have one size before and one behind gets the factors in place
+of sizes. The chain of Shape, Gather and Concat that computed these dies with it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,11 +16,11 @@ from ...graph import ir
 from .._pass import Answer, Reason
 
 #: Operator -> the input that holds its target.
-_TARGETS = {"Reshape": 1, "Resize": 3}
+_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 
 
 def is_computed(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape or a Resize whose target is computed at run time."""
+    """Whether `node` is a Reshape, an Expand or a Resize whose target is computed at run time."""
     place = _TARGETS.get(node.op_type, len(node.inputs))
     target = None if node.domain or place >= len(node.inputs) else node.inputs[place]
     return target is not None and ir.const(target) is None
@@ -31,7 +32,7 @@ def constant_reshape(model: ir.Graph) -> Answer:
     for node in model.graph:
         if not is_computed(node):
             continue
-        reason = _with_factors(model, node) if node.op_type == "Resize" else _with_target(model, node)
+        reason = _WAYS[node.op_type](model, node)
         if reason:
             why.append(Reason(node, reason))
         changed += not reason
@@ -53,9 +54,24 @@ def _with_target(model: ir.Graph, node: ir.Node) -> str:
     else:
         target = [0 if math.prod(inner) == math.prod(outer) else -1, *outer]
     node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
+    _to_shape(model, node, target)
+    return ""
+
+
+def _with_sizes(model: ir.Graph, node: ir.Node) -> str:
+    """Give an Expand constant sizes; return why not, or nothing."""
+    source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
+    if not source or not result or None in result[1:]:
+        return "an axis other than the first is not known"
+    if result[0] is None and (len(source) != len(result) or source[0] is not None):
+        return "it makes as many samples as there are elsewhere"
+    _to_shape(model, node, [int(d or 1) for d in result])  # 1 means "as before"
+    return ""
+
+
+def _to_shape(model: ir.Graph, node: ir.Node, target: Sequence[int]) -> None:
     name = ir.fresh_name(model, f"{node.outputs[0].name}_shape")
     node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
-    return ""
 
 
 def _with_factors(model: ir.Graph, node: ir.Node) -> str:
@@ -74,3 +90,10 @@ def _with_factors(model: ir.Graph, node: ir.Node) -> str:
     node.replace_input_with(2, ir.add_initializer(model, name, factors))
     node.replace_input_with(3, None)
     return ""
+
+
+_WAYS: dict[str, Callable[[ir.Graph, ir.Node], str]] = {
+    "Reshape": _with_target,
+    "Expand": _with_sizes,
+    "Resize": _with_factors,
+}

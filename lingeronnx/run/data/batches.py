@@ -198,7 +198,7 @@ class Data:
                 )
         missing = [name for name in self.inputs if name not in feeds and name not in self.optional]
         if missing:
-            advice = "" if self.advice is None else self.advice(missing)
+            advice = self._advice(missing)
             advice = f"; {advice}" if advice else ""
             raise DataError(
                 f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}{advice}"
@@ -213,12 +213,23 @@ class Data:
         if labels is not None:
             sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
         if len(set(sizes.values())) > 1:
-            fewest = min((name for name in sizes if name != "labels"), key=sizes.__getitem__)
+            given = [name for name in sizes if name != "labels"]
+            fewest = min(given, key=sizes.__getitem__)
             raise DataError(
                 f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}); give all inputs as "
-                f"many samples, or say of one that it has none: quantize with --batch-axis {fewest}=none"
+                f"many samples, or {self._alone(fewest, [name for name in given if sizes[name] == sizes[fewest]])}"
             )
         return checked, next(iter(sizes.values()))
+
+    def _alone(self, name: str, likewise: Sequence[str]) -> str:
+        """Return what to do with the input `name`, of fewer samples than others, and with those like it."""
+        if name in self.optional:
+            return f"leave '{name}' out: it begins at zeros"
+        return self._advice(likewise) or f"say of one that it has none: quantize with --batch-axis {name}=none"
+
+    def _advice(self, missing: Sequence[str]) -> str:
+        """Return what to say of inputs without an array for each sample."""
+        return "" if self.advice is None or not missing else self.advice(missing)
 
     def _without_fixed(self, feeds: Mapping[str, object], where: str) -> dict[str, object]:
         """Drop the inputs that are constants of the model now; DataError where the data hold another value."""

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
+from lingeronnx.errors import DataError
 from lingeronnx.flow.prepare.selectors import select
 from lingeronnx.flow.prepare.states import cells, gates, into_states, recurrences
 from lingeronnx.flow.trials import host_offload
@@ -81,6 +82,43 @@ def test_what_a_state_is_made_of_is_wide_where_the_platform_has_it() -> None:
     assert any("that states are made of are held in 16 bits" in note for note in result.report.notes)
     own = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"}, overrides={"count": {"bits": 8}})
     assert own.plan.tensors["c2"].bits == 8
+
+
+RISING = np.arange(8, dtype=np.float32)[:, None]
+
+
+def _two_cells(names: tuple[str, ...] = ("a", "b")) -> onnx.ModelProto:
+    """States of one shape: the first is read into both outputs, the second into its own."""
+    first, second = names
+    nodes = [
+        helper.make_node("Add", ["x", first], [f"k{first}"], name="one"),
+        helper.make_node("Add", [f"k{first}", second], [f"k{second}"], name="two"),
+        helper.make_node("ReduceSum", [f"k{second}", "axis"], ["y"], name="sum"),
+    ]
+    inputs = [("x", [1, 1]), (first, [1, 4]), (second, [1, 4])]
+    return _graph(nodes, {"axis": [1]}, inputs, ["y", f"k{first}", f"k{second}"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    ({"x": RISING}, {"x": RISING, "a": np.ones((1, 4), np.float32), "b": np.ones((1, 4), np.float32)}),
+)
+def test_data_without_states_are_answered_with_the_states(data: dict[str, np.ndarray]) -> None:
+    """No array for them, or one value for all samples."""
+    with pytest.raises(DataError, match="feed it back with --state ka=a --state kb=b$"):
+        lo.quantize(_two_cells(), [data], platform="venus")
+
+
+def test_a_state_with_fewer_samples_may_be_left_out() -> None:
+    data = [{"x": RISING, "a": np.ones((1, 4), np.float32)}]
+    with pytest.raises(DataError, match="leave 'a' out: it begins at zeros"):
+        lo.quantize(_two_cells(), data, platform="venus", state={"ka": "a", "kb": "b"})
+
+
+def test_one_call_is_told_first() -> None:
+    data = [{"x": RISING}]
+    report = lo.quantize(_two_cells(), data, platform="venus", state={"ka": "a", "kb": "b"}).report
+    assert report.notes[0].startswith("the calibration data hold one call")
 
 
 def _lstm(units: int = 3) -> ir.Graph:

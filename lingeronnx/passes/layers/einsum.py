@@ -1,0 +1,179 @@
+"""Einsum of two factors as other operators: Transpose, Reshape, and MatMul or Mul. Exact but for the order of sums.
+
+The axes of a factor are, by where their letters stand,
+
+    shared     in both factors and in the result     a product for each position; the batch is the first of them
+    summed     in both factors only                  the inner axis of the product
+    own        in one factor and in the result       rows of the left one, columns of the right one
+
+    left [shared.., own, summed]  @  right [shared.., summed, own]  ->  Transpose to the result
+
+Where nothing is summed, it is a Mul of factors with axes of one position. The first axis of a factor that is no
+constant is its batch. A constant is the right factor and has no batch; where it shares no axis, the rows of the left
+one stay axes of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...graph import ir
+from ...graph.builder import Builder
+from .._pass import Answer, Reason
+
+__all__ = ["einsum"]
+
+
+def einsum(model: ir.Graph) -> Answer:
+    """Rewrite the Einsum of `model` that are one product."""
+    changed, why = 0, list[Reason]()
+    for node in list(model.graph):
+        if node.op_type != "Einsum" or node.domain:
+            continue
+        product = _product(node)
+        if isinstance(product, str):
+            why.append(Reason(node, product))
+            continue
+        make = Builder(model, node)
+        _matrices(make, product) if product.summed else _numbers(make, product)
+        make.done()
+        changed += 1
+    return Answer(changed, why)
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A factor: the letters of its axes, and its numbers where it is a constant."""
+
+    value: ir.Value
+    letters: str
+    sizes: dict[str, ir.Size]
+    array: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Two factors and the letters of the result."""
+
+    left: _Factor
+    right: _Factor
+    result: str
+
+    @property
+    def batch(self) -> str:
+        """The letter of the samples."""
+        return self.left.letters[0]
+
+    @cached_property
+    def sizes(self) -> dict[str, ir.Size]:
+        """The size of every letter."""
+        return {**self.right.sizes, **self.left.sizes}
+
+    @cached_property
+    def summed(self) -> str:
+        """The letters of both factors that the result does not have."""
+        return "".join(c for c in self.left.letters if c in self.right.letters and c not in self.result)
+
+    @cached_property
+    def shared(self) -> str:
+        """The letters of both factors that the result has, and the batch before them."""
+        both = (c for c in self.left.letters if c in self.right.letters and c in self.result)
+        return self.batch + "".join(c for c in both if c != self.batch)
+
+    def own(self, factor: _Factor) -> str:
+        """The letters of `factor` alone."""
+        return "".join(c for c in factor.letters if c not in self.shared + self.summed)
+
+
+def _product(node: ir.Node) -> _Product | str:
+    """Return the one product that an Einsum is, or why it is none."""
+    equation = str(ir.attr(node, "equation", "")).replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    letters = terms.split(",")
+    if not arrow:
+        result = "".join(sorted(c for c in set(terms) - {","} if terms.count(c) == 1))
+    if len(letters) != 2 or not all(t.isalpha() and len(set(t)) == len(t) for t in letters) or not result:
+        return "it has not two factors with a letter for each axis, or a result without axes"
+    found = []
+    for value, term in zip(node.inputs, letters, strict=True):
+        shape = ir.shape(value)
+        if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
+            return "a size other than the batch is not known"
+        found.append(_Factor(value, term, dict(zip(term, value.shape or (), strict=True)), ir.const(value)))
+    left, right = found if found[0].array is None else found[::-1]
+    product = _Product(left, right, result)
+    return _refusal(product) or product
+
+
+def _refusal(product: _Product) -> str:
+    """Return why `product` cannot be written with other operators, or nothing."""
+    left, right = product.left, product.right
+    if left.array is not None or left.value.dtype is None or left.value.dtype.name != "FLOAT":
+        return "it is of constants, or not of float32"
+    if product.batch not in product.result or (right.array is None and right.letters[0] != product.batch):
+        return "the first axis of a factor is not the batch of the result"
+    if right.array is not None and product.batch in right.letters:
+        return "a constant differs between samples"
+    if any(left.sizes[c] != right.sizes[c] for c in (product.shared + product.summed)[1:]):
+        return "an axis of one position meets a longer one"
+    return "" if set(left.letters) ^ set(right.letters) <= set(product.result) else "one factor is summed by itself"
+
+
+def _matrices(make: Builder, product: _Product) -> None:
+    """Make a product of matrices."""
+    left, right, summed = product.left, product.right, product.summed
+    shared, rows, columns = product.shared, product.own(left), product.own(right)
+    if right.array is not None and shared == product.batch:  # one matrix for all rows, which stay axes of their own
+        groups = [*shared, *rows, summed], [summed, columns], [*shared, *rows, columns]
+    else:
+        groups = [*shared, rows, summed], [*shared, summed, columns], [*shared, rows, columns]
+    _multiplied(make, product, "MatMul", *groups)
+
+
+def _numbers(make: Builder, product: _Product) -> None:
+    """Make a product of numbers."""
+    groups = [*product.shared, *product.own(product.left), *product.own(product.right)]
+    _multiplied(make, product, "Mul", groups, groups, groups)
+
+
+def _multiplied(
+    make: Builder, product: _Product, op_type: str, left: list[str], right: list[str], outcome: list[str]
+) -> None:
+    """Make the product of the factors with an axis for each group of letters in `left` and `right`."""
+    factors = [
+        _arranged(make, factor, groups, what)
+        for factor, groups, what in ((product.left, left, "left"), (product.right, right, "right"))
+    ]
+    value = make(op_type, factors, _grouped(product.sizes, outcome), "product")
+    letters = "".join(outcome)
+    if any(len(group) != 1 for group in outcome):
+        value = make.reshape(value, [int(n or 1) for n in _grouped(product.sizes, letters[1:])], "axes")
+    if letters != product.result:
+        perm = [letters.index(c) for c in product.result]
+        make("Transpose", [value], _grouped(product.sizes, product.result), "turned", {"perm": perm})
+
+
+def _arranged(make: Builder, factor: _Factor, groups: Sequence[str], what: str) -> ir.Value:
+    """Return `factor` with an axis for each of `groups`, of one position where it has none of the letters."""
+    letters = "".join(c for group in groups for c in group if c in factor.letters)
+    perm, sizes = [factor.letters.index(c) for c in letters], _grouped(factor.sizes, groups)
+    if factor.array is not None:
+        return make.constant(factor.array.transpose(perm).reshape([int(n or 1) for n in sizes]), what)
+    value = factor.value
+    if letters != factor.letters:
+        value = make("Transpose", [value], _grouped(factor.sizes, letters), f"{what}_turned", {"perm": perm})
+    if list(groups) != list(letters):
+        value = make.reshape(value, [int(n or 1) for n in sizes[1:]], what)
+    return value
+
+
+def _grouped(sizes: Mapping[str, ir.Size], groups: Iterable[str]) -> list[ir.Size]:
+    """Return the size of each group of letters; what `sizes` does not have counts as one position."""
+    return [
+        sizes.get(group, 1) if len(group) == 1 else math.prod(int(sizes.get(c) or 1) for c in group) for group in groups
+    ]
