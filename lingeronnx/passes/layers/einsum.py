@@ -152,7 +152,7 @@ def _multiplied(
     value = make(op_type, factors, _grouped(product.sizes, outcome), "product")
     letters = "".join(outcome)
     if any(len(group) != 1 for group in outcome):
-        value = make.reshape(value, [int(n or 1) for n in _grouped(product.sizes, letters[1:])], "axes")
+        value = make.reshape(value, [_count(n) for n in _grouped(product.sizes, letters[1:])], "axes")
     if letters != product.result:
         perm = [letters.index(c) for c in product.result]
         make("Transpose", [value], _grouped(product.sizes, product.result), "turned", {"perm": perm})
@@ -163,17 +163,22 @@ def _arranged(make: Builder, factor: _Factor, groups: Sequence[str], what: str) 
     letters = "".join(c for group in groups for c in group if c in factor.letters)
     perm, sizes = [factor.letters.index(c) for c in letters], _grouped(factor.sizes, groups)
     if factor.array is not None:
-        return make.constant(factor.array.transpose(perm).reshape([int(n or 1) for n in sizes]), what)
+        return make.constant(factor.array.transpose(perm).reshape([_count(n) for n in sizes]), what)
     value = factor.value
     if letters != factor.letters:
         value = make("Transpose", [value], _grouped(factor.sizes, letters), f"{what}_turned", {"perm": perm})
     if list(groups) != list(letters):
-        value = make.reshape(value, [int(n or 1) for n in sizes[1:]], what)
+        value = make.reshape(value, [_count(n) for n in sizes[1:]], what)
     return value
 
 
 def _grouped(sizes: Mapping[str, ir.Size], groups: Iterable[str]) -> list[ir.Size]:
     """Return the size of each group of letters; what `sizes` does not have counts as one position."""
     return [
-        sizes.get(group, 1) if len(group) == 1 else math.prod(int(sizes.get(c) or 1) for c in group) for group in groups
+        sizes.get(group, 1) if len(group) == 1 else math.prod(_count(sizes.get(c)) for c in group) for group in groups
     ]
+
+
+def _count(size: ir.Size) -> int:
+    """Return a size as a number, 1 where it is not known: of a sample all are."""
+    return size if isinstance(size, int) else 1

@@ -215,17 +215,17 @@ class Data:
         if len(set(sizes.values())) > 1:
             given = [name for name in sizes if name != "labels"]
             fewest = min(given, key=sizes.__getitem__)
+            alone = self._alone(fewest, [name for name in given if sizes[name] == sizes[fewest]])
             raise DataError(
-                f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}); give all inputs as "
-                f"many samples, or {self._alone(fewest, [name for name in given if sizes[name] == sizes[fewest]])}"
+                f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())}){alone}; give all "
+                f"inputs as many samples, or say of one that it has none: quantize with --batch-axis {fewest}=none"
             )
         return checked, next(iter(sizes.values()))
 
     def _alone(self, name: str, likewise: Sequence[str]) -> str:
-        """Return what to do with the input `name`, of fewer samples than others, and with those like it."""
-        if name in self.optional:
-            return f"leave '{name}' out: it begins at zeros"
-        return self._advice(likewise) or f"say of one that it has none: quantize with --batch-axis {name}=none"
+        """Return what else to do with the input `name`, of fewer samples than others, and with those like it."""
+        advice = f"leave '{name}' out: it begins at zeros" if name in self.optional else self._advice(likewise)
+        return f"; {advice}" if advice else ""
 
     def _advice(self, missing: Sequence[str]) -> str:
         """Return what to say of inputs without an array for each sample."""

@@ -105,7 +105,7 @@ def _two_cells(names: tuple[str, ...] = ("a", "b")) -> onnx.ModelProto:
 )
 def test_data_without_states_are_answered_with_the_states(data: dict[str, np.ndarray]) -> None:
     """No array for them, or one value for all samples."""
-    with pytest.raises(DataError, match="feed it back with --state ka=a --state kb=b$"):
+    with pytest.raises(DataError, match="feed it back with --state ka=a --state kb=b"):
         lo.quantize(_two_cells(), [data], platform="venus")
 
 
