@@ -108,7 +108,7 @@ def test_what_stays(name, shape, weight, attributes):
     assert ir.to_proto(model).SerializeToString() == before
 
 
-@pytest.mark.parametrize("kernel, size, pads", [(3, 1, (1, 2)), (3, 1, (2, 1)), (4, 2, (1, 2))])
+@pytest.mark.parametrize("kernel, size, pads", [(4, 2, (1, 2)), (4, 2, (2, 1)), (4, 2, (3, 1))])
 @pytest.mark.parametrize("inside", (True, False))
 def test_a_layer_within_the_limits_stays_within(kernel, size, pads, inside):
     """The packer counts the pads of the rows to the columns, but for what reads an input: with fewer they are few."""
