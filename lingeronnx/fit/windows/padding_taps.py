@@ -100,7 +100,7 @@ def _shorter(node: ir.Node, taps: np.ndarray, attributes: dict[str, Attribute]) 
     """Return a node like `node` with fewer taps."""
     source, weight = ir.source(node), ir.source(node, 1)
     inputs = [
-        loose_tensor(ir.known_shape(source), like=source, computed=True),
+        loose_tensor(ir.known_shape(source), like=source, computed=ir.producer(source) is not None),
         loose_tensor(list(taps.shape), like=weight, constant=taps),
     ]
     return loose_node("Conv", inputs, list(ir.known_shape(node.outputs[0])), attributes)
