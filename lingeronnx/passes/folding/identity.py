@@ -1,7 +1,7 @@
 """Drop nodes that pass their input on: Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
 
 Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), Reshape, Flatten, Expand, Squeeze, Slice and Clip
-that change nothing, and Expand before sums and products that repeat their operand just so.
+that change nothing, and Expand before products that repeat their factor just so: chips multiply by one per channel.
 
 Where the node stands between a graph input and a graph output both names are needed and it stays.
 """
@@ -87,12 +87,11 @@ def _same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
 
 
 def _repeated_anyway(node: ir.Node) -> bool:
-    """Whether every reader of an Expand is arithmetic with another operand that has all of its sizes."""
+    """Whether every reader of an Expand is a product with another factor that has all of its sizes."""
     result = node.outputs[0]
 
     def sized(user: ir.Node, other: ir.Value | None) -> bool:
-        arithmetic = user.op_type in operators.ARITHMETIC and not user.domain
-        return arithmetic and other is not result and _same_shape(result, other)
+        return user.op_type == "Mul" and not user.domain and other is not result and _same_shape(result, other)
 
     uses = [] if result.is_graph_output() else list(result.uses())
     return bool(uses) and all(len(u.node.inputs) == 2 and sized(u.node, u.node.inputs[1 - u.idx]) for u in uses)
