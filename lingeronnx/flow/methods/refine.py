@@ -183,14 +183,19 @@ def refine(
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
             walk.redo(kernel)
-        error = want.mean_error(step.array)
-        if np.any(error):
-            scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].sums.scales
-            shift = np.floor(error * scale + 0.5).astype(np.int64)
+        if np.any(error := want.mean_error(step.array)):
+            shift, moved = _shift(error, plan, node)
             walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
-            _move_bias(model, node, shift / scale)
+            _move_bias(model, node, moved)
         if step.array.nbytes > _LARGE:
             release()
+
+
+def _shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how much the bias of a layer moves against its mean error, in steps of its sums, and as a number."""
+    scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].sums.scales
+    shift = np.floor(error * scale + 0.5).astype(np.int64)
+    return shift, shift / scale
 
 
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:

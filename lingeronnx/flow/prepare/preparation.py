@@ -198,8 +198,7 @@ def prepare(
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
     prepared = _finite(_same(rewriter, record, divided))
-    notes[:0] = data.notes  # what the user can mend comes first
-    notes += [*rewriter.notes(), *(record.reasons() if conf.notes == "full" else ())]
+    notes[:] = [*data.notes, *notes, *rewriter.notes(), *(record.reasons() if conf.notes == "full" else ())]
     return prepared
 
 

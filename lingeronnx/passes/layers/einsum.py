@@ -47,7 +47,7 @@ def einsum(model: ir.Graph) -> Answer:
 
 
 @dataclass(frozen=True)
-class _Factor:
+class _EinsumFactor:
     """A factor: the letters of its axes, and its numbers where it is a constant."""
 
     value: ir.Value
@@ -57,11 +57,11 @@ class _Factor:
 
 
 @dataclass(frozen=True)
-class _Product:
+class _EinsumProduct:
     """Two factors and the letters of the result."""
 
-    left: _Factor
-    right: _Factor
+    left: _EinsumFactor
+    right: _EinsumFactor
     result: str
 
     @property
@@ -85,12 +85,12 @@ class _Product:
         both = (c for c in self.left.letters if c in self.right.letters and c in self.result)
         return self.batch + "".join(c for c in both if c != self.batch)
 
-    def own(self, factor: _Factor) -> str:
+    def own(self, factor: _EinsumFactor) -> str:
         """The letters of `factor` alone."""
         return "".join(c for c in factor.letters if c not in self.shared + self.summed)
 
 
-def _product(node: ir.Node) -> _Product | str:
+def _product(node: ir.Node) -> _EinsumProduct | str:
     """Return the one product that an Einsum is, or why it is none."""
     equation = str(ir.attr(node, "equation", "")).replace(" ", "")
     terms, arrow, result = equation.partition("->")
@@ -104,13 +104,13 @@ def _product(node: ir.Node) -> _Product | str:
         shape = ir.shape(value)
         if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
             return "a size other than the batch is not known"
-        found.append(_Factor(value, term, dict(zip(term, value.shape or (), strict=True)), ir.const(value)))
+        found.append(_EinsumFactor(value, term, dict(zip(term, value.shape or (), strict=True)), ir.const(value)))
     left, right = found if found[0].array is None else found[::-1]
-    product = _Product(left, right, result)
+    product = _EinsumProduct(left, right, result)
     return _refusal(product) or product
 
 
-def _refusal(product: _Product) -> str:
+def _refusal(product: _EinsumProduct) -> str:
     """Return why `product` cannot be written with other operators, or nothing."""
     left, right = product.left, product.right
     if left.array is not None or left.value.dtype is None or left.value.dtype.name != "FLOAT":
@@ -124,7 +124,7 @@ def _refusal(product: _Product) -> str:
     return "" if set(left.letters) ^ set(right.letters) <= set(product.result) else "one factor is summed by itself"
 
 
-def _matrices(make: Builder, product: _Product) -> None:
+def _matrices(make: Builder, product: _EinsumProduct) -> None:
     """Make a product of matrices."""
     left, right, summed = product.left, product.right, product.summed
     shared, rows, columns = product.shared, product.own(left), product.own(right)
@@ -135,14 +135,14 @@ def _matrices(make: Builder, product: _Product) -> None:
     _multiplied(make, product, "MatMul", *groups)
 
 
-def _numbers(make: Builder, product: _Product) -> None:
+def _numbers(make: Builder, product: _EinsumProduct) -> None:
     """Make a product of numbers."""
     groups = [*product.shared, *product.own(product.left), *product.own(product.right)]
     _multiplied(make, product, "Mul", groups, groups, groups)
 
 
 def _multiplied(
-    make: Builder, product: _Product, op_type: str, left: list[str], right: list[str], outcome: list[str]
+    make: Builder, product: _EinsumProduct, op_type: str, left: list[str], right: list[str], outcome: list[str]
 ) -> None:
     """Make the product of the factors with an axis for each group of letters in `left` and `right`."""
     factors = [
@@ -158,7 +158,7 @@ def _multiplied(
         make("Transpose", [value], _grouped(product.sizes, product.result), "turned", {"perm": perm})
 
 
-def _arranged(make: Builder, factor: _Factor, groups: Sequence[str], what: str) -> ir.Value:
+def _arranged(make: Builder, factor: _EinsumFactor, groups: Sequence[str], what: str) -> ir.Value:
     """Return `factor` with an axis for each of `groups`, of one position where it has none of the letters."""
     letters = "".join(c for group in groups for c in group if c in factor.letters)
     perm, sizes = [factor.letters.index(c) for c in letters], _grouped(factor.sizes, groups)

@@ -68,7 +68,10 @@ def test_a_packed_state_is_taken_apart_by_the_host(platform: str, least: float) 
     host = {node.node: node.why for node in result.report.host_part}
     assert {"take_h", "take_c", "pack"} <= set(host)
     assert "each part keeps its own scale" in host["pack"]
-    assert result.plan.tensors["h2"].scale > 50 * result.plan.tensors["c2"].scale * 2.0**-1
+    if platform == "generic":
+        assert result.plan.tensors["h2"].scale > 50 * result.plan.tensors["c2"].scale * 2.0**-1
+    else:  # the host computes it from what it took apart, and no layer follows
+        assert {"kept", "count"} <= set(host)
     assert result.report.outputs["y"]["sqnr"] > least
 
 
