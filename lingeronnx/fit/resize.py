@@ -121,12 +121,15 @@ def _linear(model: ir.Graph, node: ir.Node, factors: Sequence[int]) -> tuple[str
 
 
 def _smaller(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    if target.conv is None:  # nothing is gained where floats stand between integers: one rounding less
+        return None
     coordinates = str(ir.attr(node, "coordinate_transformation_mode", "half_pixel"))
     (_, channels, *source), (*_, high, wide) = ir.known_shape(node.inputs[0]), ir.known_shape(node.outputs[0])
     results = (int(high or 1), int(wide or 1))
     strides = [int(n or 1) // m for n, m in zip(source, results, strict=True)]
-    most = max(strides) if target.conv is None else target.conv.max_kernel
-    if coordinates not in _FILTERS or ir.attr(node, "antialias", 0) or not 1 < max(strides) <= most:
+    if coordinates not in _FILTERS or ir.attr(node, "antialias", 0):
+        return None
+    if not 1 < max(strides) <= target.conv.max_kernel:
         return None
     if not all(_scaled_by(node, 2 + axis, 1 / stride) for axis, stride in enumerate(strides)):
         return None

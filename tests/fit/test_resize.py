@@ -79,7 +79,7 @@ def test_linear_by_two_is_a_filter(target, factors, mode):
     same(before, model, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("target", [*CHIPS, GENERIC], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("strides", [(2, 2), (1, 2), (3, 1), (4, 5)])
 @pytest.mark.parametrize("mode", COORDINATES)
 @pytest.mark.parametrize("count", (1, 3))
@@ -140,8 +140,12 @@ def test_linear_by_three_is_left_alone():
     assert fit(resized((3, 3), mode="linear"), VENUS) == []
 
 
-def test_generic_keeps_its_own():
-    assert fit(resized((2, 2), mode="nearest"), GENERIC) == []
+@pytest.mark.parametrize(
+    "factors, size, mode", [((2, 2), (5, 4), "nearest"), ((0.5, 0.5), (8, 4), "linear")], ids=str
+)
+def test_generic_keeps_its_own(factors, size, mode):
+    """The half stays in float there: a filter would round once more and save nothing."""
+    assert fit(resized(factors, size, mode=mode), GENERIC) == []
 
 
 @pytest.mark.parametrize("seed", range(3))
