@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, float_op, parameter_values
 from ..ops.macs import macs
-from ..run.runners import reads
+from ..run.runners import leading_to, reads
 from ..targets import Target
 
 __all__ = ["Partition", "partition"]
@@ -214,15 +214,16 @@ def _islands(parts: Partition) -> dict[str, str]:
     """
     sets = DisjointSets()
     for node, op in parts.nodes:
-        results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
-        for value in (*(ir.source(node, i) for i in op.data(node)), *results):
+        own = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
+        for value in (*(ir.source(node, i) for i in op.data(node)), *own):
             sets.join(f"node {node.name}", f"tensor {value.name}")
     home = {str(node.name): sets.find(f"node {node.name}") for node, _ in parts.nodes}
     busy = {home[str(node.name)] for node, op in parts.nodes if not op.moves}
     layers = [node for node, _ in parts.nodes if macs(node)]
     held = [node for node, _ in parts.nodes if any(ir.const(value) is not None for value in node.inputs)]
     working = {home[str(node.name)] for node in (*layers, *held)}
-    from_host, before_layers = _behind_floats(parts), _before(parts, layers)
+    from_host, results = _behind_floats(parts), [str(value.name) for node in layers for value in node.outputs]
+    before_layers = {str(node.name) for node in leading_to(parts.graph, results)}
     fed = {home[str(node.name)] for node, _ in parts.nodes if str(node.name) in from_host}
     why = {}
     for name, region in home.items():
@@ -246,12 +247,3 @@ def _behind_floats(parts: Partition) -> set[str]:
         if before & host or any(maker in integers and maker not in parts.ops for maker in before):
             host.add(name)
     return host
-
-
-def _before(parts: Partition, layers: Sequence[ir.Node]) -> set[str]:
-    """Return the nodes that `layers` are computed from, and these."""
-    found = {str(node.name) for node in layers}
-    for node in reversed(list(parts.graph.graph)):
-        if str(node.name) in found:
-            found.update(str(maker.name) for value in reads(node) if (maker := ir.producer(value)) is not None)
-    return found

@@ -140,9 +140,7 @@ def test_linear_by_three_is_left_alone():
     assert fit(resized((3, 3), mode="linear"), VENUS) == []
 
 
-@pytest.mark.parametrize(
-    "factors, size, mode", [((2, 2), (5, 4), "nearest"), ((0.5, 0.5), (8, 4), "linear")], ids=str
-)
+@pytest.mark.parametrize("factors, size, mode", [((2, 2), (5, 4), "nearest"), ((0.5, 0.5), (8, 4), "linear")], ids=str)
 def test_generic_keeps_its_own(factors, size, mode):
     """The half stays in float there: a filter would round once more and save nothing."""
     assert fit(resized(factors, size, mode=mode), GENERIC) == []

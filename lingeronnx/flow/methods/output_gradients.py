@@ -259,13 +259,12 @@ def _steps(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
 
 def _conv(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
     name, weight = ir.read_name(node), _weight(node)
-    group, rank = _group(node), weight.ndim - 2
+    group = _group(node)
     parts = weight.reshape(group, len(weight) // group, -1).transpose(0, 2, 1)
     columns = (parts @ _by_group(node, gradient)).reshape(
         len(gradient), tensors[name].shape[1], math.prod(weight.shape[2:]), -1
     )
     windows = columns.transpose(0, 1, 3, 2).reshape(*columns.shape[:2], *gradient.shape[2:], *weight.shape[2:])
-    assert windows.ndim == 2 + 2 * rank
     return {name: _put_back(node, windows, tensors[name].shape)}
 
 

@@ -8,12 +8,12 @@ no settings and no platform.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...errors import ConfigError, nearest
 from ...graph import ir
-from ...run.runners import reads
+from ...run.runners import leading_to, reads
 
 __all__ = ["Selectors", "select", "select_tensors"]
 
@@ -71,7 +71,10 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
     if selector.endswith("..") and len(selector) > 2:
         return _behind(model, select(model, selector[:-2]))
     if selector.startswith("..") and len(selector) > 2:
-        return _before(model, select(model, selector[2:]))
+        ends = select(model, selector[2:])
+        read = [str(value.name) for node in ends for value in reads(node) if value is not None]
+        own = {id(node) for node in ends}
+        return [node for node in leading_to(model, read) if id(node) not in own]
     exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
     if exact:
         return exact
@@ -92,18 +95,6 @@ def _behind(model: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:
         if any(id(ir.producer(value)) in reached for value in reads(node) if value is not None and ir.producer(value)):
             reached.add(id(node))
     return [node for node in model.graph if id(node) in reached]
-
-
-def _before(model: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return all that `nodes` are computed from, without them."""
-    wanted = {id(ir.producer(value)) for node in nodes for value in reads(node) if value is not None}
-    sources = []
-    for node in reversed(list(model.graph)):
-        if id(node) in wanted:
-            sources.append(node)
-            wanted.update(id(ir.producer(value)) for value in reads(node) if value is not None)
-    own = {id(node) for node in nodes}
-    return [node for node in reversed(sources) if id(node) not in own]
 
 
 def select_tensors(model: ir.Graph, selector: str) -> list[str]:

@@ -1,67 +1,34 @@
 """Stretches of a graph in which the batch leaves axis 0 are computed with the batch in front.
 
 torch's attention layers work on [T, N, E] and fold heads into the batch, [N*H, T, D]. A tensor of such a stretch is
-told as its axes, each a product of *atoms*: [T, N*H, D] is ((T), (N, H), (D)). Transposes, Reshapes and the like only
-tell the atoms in another order; nothing is computed for them. What computes is made again on a tensor that has the
-batch in front and every other atom, or the last axis as a whole, on an axis of its own:
+told by its `atoms`; Transposes, Reshapes and the like only tell them in another order. What computes is made again on
+a tensor that has the batch in front and every other atom, or the last axis as a whole, on an axis of its own:
 
     x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors, element by element
 
 A stretch begins at a Transpose that moves the batch away, at a Reshape that puts windows of a sample beside samples,
 [N*w, T, D], or at a graph input that has the batch elsewhere. It ends where the batch is in front again, or at a graph
-output. What is read by other operators stays as it was. Needs traced shapes, in
-which only the batch is not known.
+output. What is read by other operators stays as it was. Needs traced shapes, in which only the batch is not known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...graph import ir, operators
 from .._pass import Answer, Reason
+from .atoms import BATCH, FRONT, Atom, AtomView, Axes, Made, alike, cut, joined, named, regrouped
 
 __all__ = ["batch_first"]
-
-
-@dataclass(frozen=True)
-class _Atom:
-    """A part of an axis; number 0 is the batch, of size 0. Parts of size 1 are left out: an axis may have none."""
-
-    number: int
-    size: int
-
-
-_Axes = tuple[tuple[_Atom, ...], ...]
-_BATCH = _Atom(0, 0)
-_FRONT = ((_BATCH,),)
 
 _FEW = 4  # axes, where more can be joined
 _UNARY = operators.ONE_TENSOR | operators.SAME
 _LAST = ("Softmax", "LayerNormalization")
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """An operator to be made after `node`; of its inputs, views are arranged as the axes beside them say."""
-
-    node: ir.Node
-    op_type: str
-    inputs: tuple[tuple[_AtomView, _Axes] | ir.Value | np.ndarray | None, ...]
-    attributes: dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class _AtomView:
-    """A tensor of the graph told by its `axes`: what `of` gives, whose own axes are `held`, the batch in front."""
-
-    of: ir.Value | _Made
-    held: _Axes
-    axes: _Axes
 
 
 def batch_first(model: ir.Graph) -> Answer:
@@ -88,10 +55,10 @@ class _BatchFirstWalk:
 
     def __init__(self, model: ir.Graph) -> None:
         self.model = model
-        self.views: dict[ir.Value, _AtomView] = {}
+        self.views: dict[ir.Value, AtomView] = {}
         self._count = 0
         self._told: list[ir.Node] = []
-        self._made: dict[tuple[ir.Value | _Made, _Axes | None], ir.Value] = {}  # keys by identity, and kept alive
+        self._made: dict[tuple[ir.Value | Made, Axes | None], ir.Value] = {}  # keys by identity, and kept alive
         self._nameless: set[ir.Value] = set()
         self._entries: set[Any] = set()
         self._batch: Any = "N"
@@ -106,7 +73,7 @@ class _BatchFirstWalk:
             if views:
                 self._told.append(node)
             for value, view in zip(node.outputs, views, strict=False):
-                if view.axes[:1] == _FRONT or (value.is_graph_output() and isinstance(view.of, _Made)):
+                if view.axes[:1] == FRONT or (value.is_graph_output() and isinstance(view.of, Made)):
                     changed += self._end(node, value, view)
                 else:
                     self.views[value] = view
@@ -118,18 +85,21 @@ class _BatchFirstWalk:
 
     # ---- telling ----
 
-    def _atom(self, size: int) -> tuple[_Atom, ...]:
+    def _new(self, size: int) -> Atom:
         self._count += 1
-        return () if size == 1 else (_Atom(self._count, size),)
+        return Atom(self._count, size)
 
-    def _begin(self, value: ir.Value) -> _AtomView | None:
+    def _atom(self, size: int) -> tuple[Atom, ...]:
+        return () if size == 1 else (self._new(size),)
+
+    def _begin(self, value: ir.Value) -> AtomView | None:
         """Return the view of a tensor that has the batch in front and nothing else unknown."""
         sizes = ir.shape(value)
         if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
             return None
         self._batch = value.shape[0]
-        axes = (*_FRONT, *(self._atom(int(size or 1)) for size in sizes[1:]))
-        return _AtomView(value, axes, axes)
+        axes = (*FRONT, *(self._atom(int(size or 1)) for size in sizes[1:]))
+        return AtomView(value, axes, axes)
 
     def _enter(self, value: ir.Value) -> None:
         """Tell a graph input whose batch is on another axis than 0."""
@@ -138,20 +108,20 @@ class _BatchFirstWalk:
             return
         place = sizes.index(None)
         self._batch = value.shape[place]
-        axes = tuple((_BATCH,) if size is None else self._atom(size) for size in sizes)
+        axes = tuple((BATCH,) if size is None else self._atom(size) for size in sizes)
         order = [place, *(i for i in range(len(axes)) if i != place)]
-        transpose = _Made(readers[0], "Transpose", ((_AtomView(value, axes, axes), axes),), {"perm": order})
+        transpose = Made(readers[0], "Transpose", ((AtomView(value, axes, axes), axes),), {"perm": order})
         self._entries.add(transpose)
-        self.views[value] = _AtomView(transpose, tuple(axes[i] for i in order), axes)
+        self.views[value] = AtomView(transpose, tuple(axes[i] for i in order), axes)
 
-    def _views(self, node: ir.Node) -> list[_AtomView]:
+    def _views(self, node: ir.Node) -> list[AtomView]:
         """Return the views of the node's outputs; none where it is in no stretch, or cannot be told."""
         if node.op_type == "Split":
             return self._split(node)
         view = self._tell(node) if len(node.outputs) == 1 else None
         return [] if view is None else [view]
 
-    def _tell(self, node: ir.Node) -> _AtomView | None:
+    def _tell(self, node: ir.Node) -> AtomView | None:
         """Return the view of the node's only output, as above."""
         source = node.inputs[0] if node.inputs else None
         view = self.views.get(source) if source is not None else None
@@ -163,7 +133,7 @@ class _BatchFirstWalk:
             if view is None or not perm:
                 return None
             axes = tuple(view.axes[p] for p in perm)
-            return None if view.of in self._entries and axes[:1] == _FRONT else replace(view, axes=axes)
+            return None if view.of in self._entries and axes[:1] == FRONT else replace(view, axes=axes)
         if kind in operators.STRAIGHT:
             return self._binary(node)
         if view is None and kind == "Reshape" and source is not None and _makes_windows(node):
@@ -171,7 +141,7 @@ class _BatchFirstWalk:
         if view is None:
             return None
         if kind in operators.SHAPED:
-            return self._regrouped(view, ir.shape(node.outputs[0]))
+            return regrouped(view, ir.shape(node.outputs[0]), self._new)
         if kind == "Gather":
             return self._picked(node, view)
         if kind == "MatMul":
@@ -182,61 +152,31 @@ class _BatchFirstWalk:
             return self._mean(node, view)
         constant = all(value is None or ir.const(value) is not None for value in node.inputs[1:])
         if kind in _UNARY and constant:
-            return replace(view, of=_Made(node, kind, ((view, view.held), *node.inputs[1:]), _attributes(node)))
+            return replace(view, of=Made(node, kind, ((view, view.held), *node.inputs[1:]), _attributes(node)))
         if kind in _LAST and constant and ir.attr(node, "axis", -1) in (-1, len(view.axes) - 1):
             return self._along_last(node, view)
         return None
 
-    def _regrouped(self, view: _AtomView, sizes: Sequence[int | None] | None) -> _AtomView | None:
-        """Return the view with its atoms in axes of `sizes`, of which one, with the batch, is not known."""
-        if sizes is None or list(sizes).count(None) != 1:
-            return None
-        place = list(sizes).index(None)
-        atoms, cuts = [a for axis in view.axes for a in axis], {}
-        front: list[tuple[_Atom, ...]] = []
-        back: list[tuple[_Atom, ...]] = []
-        for groups, part, end in ((front, sizes[:place], 0), (back, sizes[:place:-1], -1)):
-            for size in part:
-                group: list[_Atom] = []
-                while math.prod(a.size for a in group) < int(size or 0):
-                    if not atoms or atoms[end] == _BATCH:
-                        return None
-                    atom, left = atoms.pop(end), int(size or 0) // math.prod(a.size for a in group)
-                    if atom.size > left:
-                        if atom.size % left:
-                            return None
-                        inner, outer = self._atom(left)[0], self._atom(atom.size // left)[0]
-                        cuts[atom] = (inner, outer) if end == 0 else (outer, inner)
-                        atoms.insert(0 if end == 0 else len(atoms), outer)
-                        atom = inner
-                    group.insert(len(group) if end == 0 else 0, atom)
-                if math.prod(a.size for a in group) != size:
-                    return None
-                groups.append(tuple(group))
-        if _BATCH not in atoms:
-            return None
-        atom_groups = view.held
-        while any(a in cuts for axis in atom_groups for a in axis):
-            atom_groups = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in atom_groups)
-        return _AtomView(view.of, atom_groups, (*front, tuple(atoms), *back[::-1]))
-
-    def _picked(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
+    def _picked(self, node: ir.Node, view: AtomView) -> AtomView | None:
         """Gather of one position of an axis."""
         index, axis = ir.const(node.inputs[1]), ir.attr(node, "axis", 0) % len(view.axes)
         return None if index is None or index.ndim else self._position(node, view, int(index), axis)
 
-    def _split(self, node: ir.Node) -> list[_AtomView]:
+    def _split(self, node: ir.Node) -> list[AtomView]:
         """Split into the positions of an axis, which stays."""
         view = self.views.get(ir.source(node))
         axis = None if view is None else ir.attr(node, "axis", 0) % len(view.axes)
         if view is None or axis is None or math.prod(a.size for a in view.axes[axis]) != len(node.outputs):
             return []
-        found = [self._position(node, view, index, axis) for index in range(len(node.outputs))]
-        return [
-            replace(part, axes=(*part.axes[:axis], (), *part.axes[axis:])) for part in found if part is not None
-        ] * (None not in found)
+        parts = []
+        for index in range(len(node.outputs)):
+            part = self._position(node, view, index, axis)
+            if part is None:
+                return []
+            parts.append(replace(part, axes=(*part.axes[:axis], (), *part.axes[axis:])))
+        return parts
 
-    def _position(self, node: ir.Node, view: _AtomView, index: int, axis: int) -> _AtomView | None:
+    def _position(self, node: ir.Node, view: AtomView, index: int, axis: int) -> AtomView | None:
         """Take a position of an axis that is the first part of an axis of what is held: a Slice of that.
 
         Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
@@ -245,77 +185,68 @@ class _BatchFirstWalk:
             return None
         (atom,) = view.axes[axis]
         place = next((i for i, group in enumerate(view.held) if group[:1] == (atom,)), None)
-        if place is None or atom == _BATCH:
+        if place is None or atom == BATCH:
             return None
         rest = math.prod(a.size for a in view.held[place][1:])
         start = index % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
         groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        part = _cut(view.of, start, groups[-1]) if place == len(groups) - 1 else None
+        part = cut(view.of, start, groups[-1]) if place == len(groups) - 1 else None
         if part is None:
-            part = _Made(node, "Slice", ((view, view.held), *bounds), {})
-        return _AtomView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
+            part = Made(node, "Slice", ((view, view.held), *bounds), {})
+        return AtomView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
 
     # ---- what computes ----
 
-    def _apart(self, view: _AtomView, count: int) -> _Axes | None:
+    def _apart(self, view: AtomView, count: int) -> Axes | None:
         """Return axes with the batch in front, then the other atoms, the last `count` axes as they are.
 
         The other atoms are apart, or on one axis where there would be more than chips take.
         """
-        cut = len(view.axes) - count
-        first = [a for axis in view.axes[:cut] for a in axis]
-        if cut < 0 or _BATCH not in first:
+        behind = len(view.axes) - count
+        first = [a for axis in view.axes[:behind] for a in axis]
+        if behind < 0 or BATCH not in first:
             return None
-        first.remove(_BATCH)
-        joined = first and 1 + len(first) + count > _FEW
-        return (*_FRONT, *([tuple(first)] if joined else ((a,) for a in first)), *view.axes[cut:])
+        first.remove(BATCH)
+        crowded = first and 1 + len(first) + count > _FEW
+        return (*FRONT, *([tuple(first)] if crowded else ((a,) for a in first)), *view.axes[behind:])
 
-    def _product(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
+    def _product(self, node: ir.Node, view: AtomView) -> AtomView | None:
         weight = ir.const(node.inputs[1])
         if weight is not None:
             return self._linear(node, view, ir.source(node, 1), weight.shape[1]) if weight.ndim == 2 else None
         other = self.views.get(ir.source(node, 1))
         if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
             return None
-        other = self._alike(other, view.axes[:-2])
+        other = alike(other, view.axes[:-2])
         other = None if other is None else self._with_own_columns(other)
         one, two = self._apart(view, 2), self._apart(other, 2) if other is not None else None
         if other is None or one is None or two is None or one[:-2] != two[:-2]:
             return None
-        product = _Made(node, "MatMul", ((view, one), (other, two)), {})
-        return _AtomView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
+        product = Made(node, "MatMul", ((view, one), (other, two)), {})
+        return AtomView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
 
-    def _alike(self, view: _AtomView, axes: _Axes) -> _AtomView | None:
-        """Return `view` with the atoms of `axes` for its own in its first axes, where they have the same sizes."""
-        names: dict[_Atom, _Atom] = {}
-        for mine, wanted in zip(view.axes, axes, strict=False):
-            if [a.size for a in mine] != [a.size for a in wanted]:
-                return None
-            names.update(zip(mine, wanted, strict=True))
-        return _named(view, names)
-
-    def _with_own_columns(self, view: _AtomView) -> _AtomView:
+    def _with_own_columns(self, view: AtomView) -> AtomView:
         """Return `view` with new atoms in its last axis: of a product with itself, that is another axis than rows."""
-        return _named(view, {atom: self._atom(atom.size)[0] for atom in view.axes[-1]})
+        return named(view, {atom: self._new(atom.size) for atom in view.axes[-1]})
 
-    def _along_last(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
+    def _along_last(self, node: ir.Node, view: AtomView) -> AtomView | None:
         target = self._apart(view, 1)
         if target is None:
             return None
-        along = _Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
-        return _AtomView(along, target, view.axes)
+        along = Made(node, node.op_type, ((view, target), *node.inputs[1:]), {**_attributes(node), "axis": -1})
+        return AtomView(along, target, view.axes)
 
-    def _linear(self, node: ir.Node, view: _AtomView, weight: ir.Value | np.ndarray, units: int) -> _AtomView | None:
+    def _linear(self, node: ir.Node, view: AtomView, weight: ir.Value | np.ndarray, units: int) -> AtomView | None:
         target = self._apart(view, 1)
         if target is None:
             return None
         last = (self._atom(units),)
-        return _AtomView(
-            _Made(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
+        return AtomView(
+            Made(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
         )
 
-    def _gemm(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
+    def _gemm(self, node: ir.Node, view: AtomView) -> AtomView | None:
         weight = ir.const(node.inputs[1])
         plain = all(ir.attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.attr(node, "transA", 0)
         bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
@@ -325,34 +256,34 @@ class _BatchFirstWalk:
         product = self._linear(node, view, np.ascontiguousarray(turned), turned.shape[1])
         if product is None or bias is None or bias.ndim != 1:
             return product if bias is None else None
-        return replace(product, of=_Made(node, "Add", ((product, product.held), node.inputs[2]), {}))
+        return replace(product, of=Made(node, "Add", ((product, product.held), node.inputs[2]), {}))
 
-    def _mean(self, node: ir.Node, view: _AtomView) -> _AtomView | None:
+    def _mean(self, node: ir.Node, view: AtomView) -> AtomView | None:
         array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
         axes = ir.attr(node, "axes") if array is None else array.reshape(-1).tolist()
-        if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (_BATCH,):
+        if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (BATCH,):
             return None
         axis, keep = axes[0] % len(view.axes), bool(ir.attr(node, "keepdims", 1))
         (atom,) = view.axes[axis]
-        target = (*_FRONT, *((a,) for group in view.axes for a in group if a != _BATCH))
+        target = (*FRONT, *((a,) for group in view.axes for a in group if a != BATCH))
         place = target.index((atom,))
         attributes = {"keepdims": 0, **({"axes": [place]} if array is None else {})}
         more = () if array is None else (np.array([place], np.int64),)
         kept = target[:place] + target[place + 1 :]
-        mean = _Made(node, "ReduceMean", ((view, target), *more), attributes)
-        return _AtomView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
+        mean = Made(node, "ReduceMean", ((view, target), *more), attributes)
+        return AtomView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
 
-    def _binary(self, node: ir.Node) -> _AtomView | None:
+    def _binary(self, node: ir.Node) -> AtomView | None:
         views = [self.views.get(ir.source(node, i)) for i in (0, 1)]
         one, two = views
         if one is not None and two is not None:
             if [len(view.axes) for view in (one, two)] != [len(one.axes)] * 2:
                 return None
-            other = self._alike(two, one.axes)
+            other = alike(two, one.axes)
             target = self._apart(one, 0)
             if other is None or target is None:
                 return None
-            return _AtomView(_Made(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
+            return AtomView(Made(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
         view = one or two
         constant = ir.source(node, 1 if one is not None else 0)
         array = ir.const(constant)
@@ -372,11 +303,11 @@ class _BatchFirstWalk:
             return None
         operand = constant if array is whole else np.ascontiguousarray(array)
         pair = ((view, target), operand) if one is not None else (operand, (view, target))
-        return _AtomView(_Made(node, node.op_type, pair, {}), target, view.axes)
+        return AtomView(Made(node, node.op_type, pair, {}), target, view.axes)
 
     # ---- making ----
 
-    def _end(self, node: ir.Node, value: ir.Value, view: _AtomView) -> int:
+    def _end(self, node: ir.Node, value: ir.Value, view: AtomView) -> int:
         """Let the readers of `value` read what is made anew; return 1."""
         new = self._arranged(view, view.axes, node)
         if value.is_graph_output() and new not in self._nameless:
@@ -388,7 +319,7 @@ class _BatchFirstWalk:
             new.name = name
         return 1
 
-    def _arranged(self, view: _AtomView, target: _Axes, at: ir.Node) -> ir.Value:
+    def _arranged(self, view: AtomView, target: Axes, at: ir.Node) -> ir.Value:
         """Return what `view` holds with the axes `target`."""
         value = self._value(view.of, view.held, at)
         key = (view.of, target)
@@ -396,8 +327,8 @@ class _BatchFirstWalk:
             self._made[key] = self._moved(value, view.held, target, at)
         return self._made[key]
 
-    def _value(self, of: ir.Value | _Made, held: _Axes, at: ir.Node) -> ir.Value:
-        if not isinstance(of, _Made):
+    def _value(self, of: ir.Value | Made, held: Axes, at: ir.Node) -> ir.Value:
+        if not isinstance(of, Made):
             return of
         key = (of, None)
         if key not in self._made:
@@ -405,7 +336,7 @@ class _BatchFirstWalk:
             self._made[key] = self._add(of.op_type, inputs, of.attributes, held, of.node, at)
         return self._made[key]
 
-    def _input(self, made: _Made, index: int, at: ir.Node) -> ir.Value | None:
+    def _input(self, made: Made, index: int, at: ir.Node) -> ir.Value | None:
         source = made.inputs[index]
         if isinstance(source, tuple):
             return self._arranged(*source, at)
@@ -413,22 +344,22 @@ class _BatchFirstWalk:
             return self._constant(source, made.node)
         return source
 
-    def _moved(self, value: ir.Value, held: _Axes, target: _Axes, at: ir.Node) -> ir.Value:
+    def _moved(self, value: ir.Value, held: Axes, target: Axes, at: ir.Node) -> ir.Value:
         """Return `value`, whose axes are `held`, with the axes `target`: a Reshape, a Transpose, a Reshape at most."""
         have, want = ([a for group in groups for a in group] for groups in (held, target))
         if have != want:
-            runs = _runs(have, want)
+            runs = joined(have, want)
             order = sorted(range(len(runs)), key=lambda i: want.index(runs[i][0]))
             value = self._reshaped(value, held, tuple(runs), at)
             held = tuple(runs[i] for i in order)
             value = self._add("Transpose", [value], {"perm": order}, held, at, at)
         return self._reshaped(value, held, target, at)
 
-    def _reshaped(self, value: ir.Value, held: _Axes, target: _Axes, at: ir.Node) -> ir.Value:
+    def _reshaped(self, value: ir.Value, held: Axes, target: Axes, at: ir.Node) -> ir.Value:
         if held == target:
             return value
-        sizes = [-1 if _BATCH in group else math.prod(a.size for a in group) for group in target]
-        sizes[0] = 0 if target[0] == held[0] == (_BATCH,) else sizes[0]
+        sizes = [-1 if BATCH in group else math.prod(a.size for a in group) for group in target]
+        sizes[0] = 0 if target[0] == held[0] == (BATCH,) else sizes[0]
         return self._add("Reshape", [value, self._constant(np.array(sizes, np.int64), at)], {}, target, at, at)
 
     def _constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
@@ -439,7 +370,7 @@ class _BatchFirstWalk:
         op_type: str,
         inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any],
-        axes: _Axes,
+        axes: Axes,
         of: ir.Node,
         at: ir.Node,
     ) -> ir.Value:
@@ -451,7 +382,7 @@ class _BatchFirstWalk:
         sizes = [math.prod(a.size for a in group) for group in axes]
         node.outputs[0].shape = ir.oir_shape(
             [
-                (self._batch if group == (_BATCH,) else None) if _BATCH in group else size
+                (self._batch if group == (BATCH,) else None) if BATCH in group else size
                 for group, size in zip(axes, sizes, strict=True)
             ]
         )
@@ -460,51 +391,10 @@ class _BatchFirstWalk:
         return node.outputs[0]
 
 
-def _named(view: _AtomView, names: Mapping[_Atom, _Atom]) -> _AtomView:
-    """Return `view` with other atoms of the same sizes."""
-    held, axes = (tuple(tuple(names.get(a, a) for a in group) for group in groups) for groups in (view.held, view.axes))
-    return _AtomView(view.of, held, axes)
-
-
 def _makes_windows(node: ir.Node) -> bool:
     """Whether a Reshape puts parts of a sample beside samples, with two axes behind them or more."""
     result = node.outputs[0]
     return ir.has_folded_batch(result) and not ir.has_folded_batch(ir.source(node)) and len(ir.shape(result) or ()) > 2
-
-
-def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | None:
-    """Return the layer, a product and perhaps a bias, that makes only `last` of the outputs of `of`, from `start`."""
-    stop = start + math.prod(a.size for a in last)
-    if not isinstance(of, _Made) or of.op_type not in ("MatMul", "Add") or len(of.inputs) != 2:
-        return None
-    index = 0 if isinstance(of.inputs[0], tuple) else 1
-    source, constant = of.inputs[index], of.inputs[1 - index]
-    if isinstance(constant, tuple):
-        return None
-    array = constant if isinstance(constant, np.ndarray) else ir.const(constant)
-    if not isinstance(source, tuple) or array is None or (of.op_type == "MatMul" and index):
-        return None
-    if of.op_type == "MatMul":
-        return replace(of, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
-    view, target = source
-    inner = _cut(view.of, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
-    if inner is None or array.size == 1:
-        return None
-    less = _AtomView(inner, (*view.held[:-1], last), view.axes)
-    return replace(of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop])))
-
-
-def _runs(have: Sequence[_Atom], want: Sequence[_Atom]) -> list[tuple[_Atom, ...]]:
-    """Return the atoms `have`, joined where they follow each other in `want` too; the batch stays alone."""
-    runs: list[tuple[_Atom, ...]] = []
-    for atom in have:
-        last = runs[-1][-1] if runs else None
-        follows = last is not None and want.index(atom) == want.index(last) + 1
-        if follows and _BATCH not in (atom, last):
-            runs[-1] = (*runs[-1], atom)
-        else:
-            runs.append((atom,))
-    return runs
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ...graph.batch_axes import open_axis
 from ...plan import Affine
 from ...targets import DEFAULT, Target, by_name
 from ...targets.arithmetic import Quantizer
-from ..runners import OpenedFallbacks, Stream, input_specs, reads
+from ..runners import OpenedFallbacks, Stream, input_specs, leading_to
 from .bind import Binder, Steps
 from .dialects import Side
 from .walk import GraphWalk, run_program
@@ -152,17 +152,8 @@ class IntRunner:
         given = given if self.whole else self._stacked(given)
         specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
-        binder.run(None if wanted is None else self._leading_to(wanted))
+        binder.run(None if wanted is None else leading_to(self.model, wanted))
         return GraphWalk(binder, given)
-
-    def _leading_to(self, wanted: Collection[str]) -> list[ir.Node]:
-        """Return the nodes that the tensors `wanted` depend on, in graph order."""
-        needed, found = set(wanted), []
-        for node in reversed(list(self.model.graph)):
-            if any(value.name in needed for value in node.outputs):
-                found.append(node)
-                needed.update(str(value.name) for value in reads(node) if value is not None)
-        return found[::-1]
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""

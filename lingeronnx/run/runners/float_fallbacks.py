@@ -20,7 +20,7 @@ from .sessions import ort_session
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["FloatFallback", "OpenedFallbacks", "reads", "submodel"]
+__all__ = ["FloatFallback", "OpenedFallbacks", "leading_to", "reads", "submodel"]
 
 #: Float nodes opened in onnxruntime, by what they and their constants are.
 OpenedFallbacks = dict[bytes, "OrtSession"]
@@ -42,6 +42,16 @@ def reads(node: ir.Node) -> Iterator[ir.Value | None]:
                 maker = value.producer()
                 if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
                     yield value
+
+
+def leading_to(model: ir.Graph, wanted: Collection[str]) -> list[ir.Node]:
+    """Return the nodes that the tensors `wanted` are computed by, in graph order; subgraphs count as their node."""
+    needed, found = set(wanted), []
+    for node in reversed(list(model.graph)):
+        if any(value.name in needed for value in node.outputs):
+            found.append(node)
+            needed.update(str(value.name) for value in reads(node) if value is not None)
+    return found[::-1]
 
 
 def _held(value: ir.Value) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...ops.macs import macs
-from .float_fallbacks import reads, submodel
+from .float_fallbacks import leading_to, reads, submodel
 from .sessions import ort_session
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Segments:
     def __init__(self, model: ir.Graph, cuts: Collection[str], wanted: Collection[str], apart: Collection[str]) -> None:
         self._model = model
         shown = {*cuts, *wanted, *(str(v.name) for v in model.graph.outputs)}
-        nodes = _leading_to(model, wanted)
+        nodes = [node for node in leading_to(model, wanted) if not _is_constant(node)]
         groups = _grouped(nodes, shown, apart)
         self._nodes = groups
         self.pieces = [_piece(group, shown) for group in groups]
@@ -82,15 +82,6 @@ class Segments:
         inputs = {str(v.name): v for node in nodes for v in reads(node) if v is not None and v.name in piece.inputs}
         proto = submodel(self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed})
         return ort_session(proto, f"node {piece.nodes[-1]}", threads=1)
-
-
-def _leading_to(model: ir.Graph, wanted: Collection[str]) -> list[ir.Node]:
-    needed, found = set(wanted), []
-    for node in reversed(list(model.graph)):
-        if any(value.name in needed for value in node.outputs) and not _is_constant(node):
-            found.append(node)
-            needed.update(str(value.name) for value in reads(node) if value is not None)
-    return found[::-1]
 
 
 def _is_constant(node: ir.Node) -> bool:
