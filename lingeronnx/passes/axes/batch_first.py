@@ -219,16 +219,14 @@ class _BatchFirstWalk:
         if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
             return None
         other = alike(other, view.axes[:-2])
-        other = None if other is None else self._with_own_columns(other)
-        one, two = self._apart(view, 2), self._apart(other, 2) if other is not None else None
-        if other is None or one is None or two is None or one[:-2] != two[:-2]:
+        if other is None:
+            return None
+        other = named(other, {a: self._new(a.size) for a in other.axes[-1]})  # of itself: columns are not rows
+        one, two = self._apart(view, 2), self._apart(other, 2)
+        if one is None or two is None or one[:-2] != two[:-2]:
             return None
         product = Made(node, "MatMul", ((view, one), (other, two)), {})
         return AtomView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
-
-    def _with_own_columns(self, view: AtomView) -> AtomView:
-        """Return `view` with new atoms in its last axis: of a product with itself, that is another axis than rows."""
-        return named(view, {atom: self._new(atom.size) for atom in view.axes[-1]})
 
     def _along_last(self, node: ir.Node, view: AtomView) -> AtomView | None:
         target = self._apart(view, 1)
