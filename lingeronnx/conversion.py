@@ -27,7 +27,7 @@ from .qdq.qoperator import to_qoperator
 from .qdq.write import write
 from .run.integer.dialects import dialect
 from .run.integer.runner import target_of
-from .run.origin import made_of, made_with, note_made
+from .run.origin import fixed_in, made_of, made_with, note_made
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 
@@ -87,7 +87,7 @@ def convert(
     if dialect(model) == TARGETS[to]:
         return _warned(Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",)))
     graph, notes = target_of(model).translated(model, to)
-    note_made(graph, made_of(model), made_with(model))
+    note_made(graph, made_of(model), made_with(model), fixed_in(model))
     return _warned(Converted(graph, tuple(notes)))
 
 

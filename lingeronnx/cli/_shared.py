@@ -25,14 +25,13 @@ __all__ = [
     "PATH",
     "RecordedCommand",
     "amounts",
-    "axes",
     "beside",
     "calls",
     "check_target",
     "examples",
     "folders_of_pictures",
     "given",
-    "input_shape",
+    "inputs",
     "json_option",
     "pairs",
     "pictures",
@@ -41,6 +40,7 @@ __all__ = [
     "json_text",
     "progress_bar",
     "quantizing",
+    "settled",
     "timing",
 ]
 
@@ -228,13 +228,57 @@ def _shapes(context: object, option: object, texts: Sequence[str]) -> dict[str, 
     return found or None
 
 
-input_shape = click.option(
-    "--input-shape",
+def _fixed(context: object, option: object, texts: Sequence[str]) -> dict[str, str] | None:
+    """Return the value of each input that has one for all time; None where none is told."""
+    return pairs("--fix", texts, "INPUT=VALUE") or None
+
+
+def _axes(context: object, option: object, texts: Sequence[str]) -> dict[str, int | None] | None:
+    """Return which axis of each input counts the samples, or that none does; None where nothing is told."""
+    found: dict[str, int | None] = {}
+    for name, axis in pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
+        if axis != "none" and not (axis.isdecimal() and len(axis) < 4):
+            raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
+        found[name] = None if axis == "none" else int(axis)
+    return found or None
+
+
+_BATCH_AXIS = click.option(
+    "--batch-axis",
     multiple=True,
-    metavar="INPUT=D,D,...",
-    callback=_shapes,
-    help="The sizes of an input, where the file leaves some open. Repeatable.",
+    metavar="INPUT=K|none",
+    callback=_axes,
+    help="Which axis of an input counts the samples; none: it has no samples. Repeatable.",
 )
+_SETTLED = (
+    click.option(
+        "--fix",
+        multiple=True,
+        metavar="INPUT=VALUE",
+        callback=_fixed,
+        help="An input that always has this value, such as a sampling rate, becomes a constant. Repeatable.",
+    ),
+    click.option(
+        "--input-shape",
+        multiple=True,
+        metavar="INPUT=D,D,...",
+        callback=_shapes,
+        help="The sizes of an input, where the file leaves some open. Repeatable.",
+    ),
+)
+
+
+def settled(command: Command) -> Command:
+    """Give a command --fix and --input-shape: what the file leaves open of its inputs."""
+    for option in reversed(_SETTLED):
+        command = option(command)
+    return command
+
+
+def inputs(command: Command) -> Command:
+    """Give a command --fix, --input-shape and --batch-axis: what is to be known of a model's inputs."""
+    return settled(_BATCH_AXIS(command))
+
 
 _TIMING = (
     click.option("--clock", type=float, metavar="MHZ", help="Tell the time on the chip in milliseconds at this clock."),
@@ -266,16 +310,6 @@ def pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
         if not (name and equals and value):
             raise ConfigError(f"{option} {text}: write {form}")
         found[name] = value
-    return found
-
-
-def axes(texts: Sequence[str]) -> dict[str, int | None]:
-    """Return what --batch-axis says, an axis or None by input."""
-    found: dict[str, int | None] = {}
-    for name, axis in pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
-        if axis != "none" and not (axis.isdecimal() and len(axis) < 4):
-            raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
-        found[name] = None if axis == "none" else int(axis)
     return found
 
 

@@ -16,6 +16,7 @@ from ..plan.synthetic import warnings_of
 from .cluster import spread
 from .data import Batch, Data, Progress
 from .metrics import metric
+from .origin import with_fixed_inputs
 from .session import Session
 
 __all__ = ["Evaluation", "evaluate"]
@@ -92,7 +93,7 @@ def evaluate(
         Where a baseline is missing.
     """
     session = model if isinstance(model, Session) else Session(model)
-    base = baseline if baseline is None or isinstance(baseline, Session) else Session(baseline)
+    base = None if baseline is None else _baseline(baseline, session)
     source = Data(data, session.inputs, limit=limit, what="evaluation data")
     name = output or str(session.get_outputs()[0].name)
     batches = source.batches(batch)
@@ -108,6 +109,13 @@ def evaluate(
             progress("evaluating", done, None)
     against = total[1].value if len(total) > 1 else None
     return Evaluation(job.metric, job.made[1], total[0].value, done, against, warnings_of(session.model))
+
+
+def _baseline(given: ir.ModelLike | Session, session: Session) -> Session:
+    """Return the session to compare `session` with: of the float model with what was fixed when that was quantized."""
+    base = given if isinstance(given, Session) else Session(given)
+    model = with_fixed_inputs(base.model, session.model)
+    return base if model is base.model else Session(model)
 
 
 def _metric_name(name: str | None, labels: object, base: object) -> str:

@@ -1,32 +1,63 @@
 """What an integer graph was made from, so that a comparison knows whether it is still as it was made.
 
 Written into its metadata under `KEY`: {"from": digest of the float model, "graph": its own, "settings": the settings of
-`quantize` that its scales come from, as far as they are no defaults}; its plan carries these, too. Digests are of what
-the outputs are computed from (`graph.digests`), whatever nodes and inner tensors are called.
+`quantize` that its scales come from, as far as they are no defaults, "fixed": the inputs that were given one value for
+all time}; its plan carries the settings, too. Digests are of what the outputs are computed from (`graph.digests`),
+whatever nodes and inner tensors are called, with the fixed inputs as constants.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ..graph import ir
 from ..graph.digests import whole
+from ..graph.fixed_inputs import fix_inputs
 
-__all__ = ["KEY", "made_from", "made_of", "made_with", "note_made"]
+__all__ = ["KEY", "fixed_in", "made_from", "made_of", "made_with", "note_made", "with_fixed_inputs"]
 
 KEY = "lingeronnx.made"
 
 
-def note_made(model: ir.Graph, source: str, settings: Mapping[str, object] | None = None) -> None:
+def note_made(
+    model: ir.Graph,
+    source: str,
+    settings: Mapping[str, object] | None = None,
+    fixed: Mapping[str, np.ndarray | Sequence[float]] | None = None,
+) -> None:
     """Write into the integer graph `model`, as it is now, that it is made from the float model with digest `source`.
 
-    settings : those of `quantize`, in types that JSON has; None where they are not known.
+    settings : those of `quantize`, in types that JSON has; None where they are not known. fixed : {input: its numbers}.
     """
     own = whole(model)
     if own and source:
-        said = {"from": source, "graph": own} | ({} if settings is None else {"settings": dict(settings)})
+        said: dict[str, object] = {"from": source, "graph": own}
+        said |= {} if settings is None else {"settings": dict(settings)}
+        said |= {"fixed": {name: np.ravel(given).tolist() for name, given in fixed.items()}} if fixed else {}
         model.metadata_props[KEY] = json.dumps(said, sort_keys=True)
+
+
+def with_fixed_inputs(model: ir.Graph, made: ir.Graph) -> ir.Graph:
+    """Return the float `model` with those inputs as constants that were fixed when `made` was quantized from it.
+
+    It is `model` itself where none of them is an input of it.
+    """
+    inputs = {value.name for value in model.graph.inputs if value.const_value is None}
+    fixed = {name: given for name, given in fixed_in(made).items() if name in inputs}
+    if not fixed:
+        return model
+    changed = ir.clone(model)
+    fix_inputs(changed, fixed)
+    return changed
+
+
+def fixed_in(model: ir.Graph) -> dict[str, list[float]]:
+    """Return {input: its numbers} of the inputs of the float model that are constants of `model`."""
+    fixed = ir.noted(model, KEY).get("fixed")
+    return fixed if isinstance(fixed, dict) else {}
 
 
 def made_with(model: ir.Graph) -> dict[str, object] | None:

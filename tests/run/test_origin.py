@@ -10,7 +10,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import whole
 from lingeronnx.graph.modules import called, module
-from lingeronnx.run.origin import made_from, made_of
+from lingeronnx.run.origin import fixed_in, made_from, made_of, with_fixed_inputs
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.examples import first
@@ -153,3 +153,34 @@ def test_tables_and_texts_name_nodes_and_modules(tmp_path):
     assert table.splitlines()[0].endswith(",node,module")
     assert ",/block0/op/Conv,block0.op\n" in table
     assert "block0.op: Conv '" in (tmp_path / "abnormal_layer_advisor.txt").read_text()
+
+
+FIXED = """
+<ir_version: 8, opset_import: ["": 13]>
+g (float[N, 8] x, float gain) => (float[N, 4] y) <float[8, 4] w> {
+    a = MatMul(x, w)
+    y = Mul(a, gain)
+}"""
+
+
+def test_a_setting_that_was_fixed_is_fixed_in_the_float_model_beside(tmp_path):
+    """Nothing has to be said again where both models are at hand; data have no array for it."""
+    rng = np.random.default_rng(0)
+    proto = onnx.parser.parse_model(FIXED)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal((8, 4)).astype(np.float32), "w"))
+    onnx.save(proto, tmp_path / "f.onnx")
+    data = {"x": rng.standard_normal((32, 8)).astype(np.float32)}
+    made = lo.quantize(tmp_path / "f.onnx", data, platform="venus", fix={"gain": 0.5})
+    made.write(tmp_path / "q.onnx")
+    pair = tmp_path / "f.onnx", tmp_path / "q.onnx"
+    assert fixed_in(Session(pair[1]).model) == {"gain": [0.5]}
+    found = lo.compare(*pair, data)
+    assert found.findings == [] or not {f.kind for f in found.findings} & BROKEN
+    assert min(row.pair.sqnr for row in found.join.rows.values()) > 30
+    assert made_from(Session(pair[1]).model, found.join.base.graph)
+    assert lo.evaluate(pair[1], data, baseline=pair[0]).value > 30
+    assert lo.find_bad_case(*pair, data, metric="SQNR").samples == 32
+    lo.report(*pair, data, tmp_path / "page")
+    open_ = Session(pair[0]).model
+    assert with_fixed_inputs(open_, open_) is open_
+    assert [v.name for v in with_fixed_inputs(open_, Session(pair[1]).model).graph.inputs] == ["x"]

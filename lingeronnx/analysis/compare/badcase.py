@@ -16,7 +16,7 @@ from ...run.dump import write_npz
 from ...run.metrics import called
 from ..stats.output_measures import chosen_output, worse_first
 from ..stats.pair_measures import METRICS, PairMeasures
-from .sources import TensorSource, source
+from .sources import TensorSource, pair
 
 __all__ = ["BadCase", "find_bad_case"]
 
@@ -74,7 +74,7 @@ def find_bad_case(
     steps : look at the first so many batches only, of `batch` samples at most.
     Raises ConfigError for wrong settings, DataError where data do not fit.
     """
-    base, other = source(float_model), source(quant_model)
+    base, other = pair(float_model, quant_model)
     name, axis = _output(base, output)
     title, measure, order = _measure(metric, order)
     ranked: list[tuple[float, int, float]] = []  # key, number, value
@@ -85,8 +85,8 @@ def find_bad_case(
         if steps is not None and step >= steps:
             break
         count = max((spec.count(feeds[n]) for n, spec in specs.items() if spec.batched), default=1)
-        pairs = zip(*(_samples(_run(side, name, feeds), axis, count, name) for side in (base, other)), strict=True)
-        for index, (x, y) in enumerate(pairs):
+        both = zip(*(_samples(_run(side, name, feeds), axis, count, name) for side in (base, other)), strict=True)
+        for index, (x, y) in enumerate(both):
             value = measure(x, y)
             ranked.append((worse_first(title, value, order), number + index, value))
             if ranked[-1] == min(ranked):

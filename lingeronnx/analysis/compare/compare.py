@@ -27,7 +27,7 @@ from .first_responses import answered
 from .join import Join, JoinedPart, batches
 from .option_trials import ranked, tried
 from .page import page
-from .sources import DumpSource, TensorSource, source
+from .sources import DumpSource, TensorSource, pair
 
 __all__ = ["Comparison", "compare", "write"]
 
@@ -56,7 +56,7 @@ def compare(
         computed, see `run.cluster.spread`; the result is the same to the last bit.
     Raises DataError where the data do not fit or the models have nothing in common, ConfigError for wrong settings.
     """
-    base, other = source(float_model), source(quant_model)
+    base, other = pair(float_model, quant_model)
     ordered = state is not None or any(isinstance(side, DumpSource) for side in (base, other))
     if ordered and (workers is not None or cluster is not None):
         raise ConfigError("with state, and with a dump, samples follow one another: leave workers and cluster out")

@@ -25,12 +25,13 @@ from ...plan import Affine, Plan
 from ...plan.fake import cut, fake_quantized
 from ...run.data import InputSpec
 from ...run.dump import INDEX, held_of
+from ...run.origin import with_fixed_inputs
 from ...run.runners import FloatRunner
 from ...run.session import Session
 from ..stats.stored_form import StoredForm, fitting_factor
 from .clipped_inputs import LEAST_OPSET, doubled
 
-__all__ = ["DumpSource", "FloatSource", "IntegerSource", "Item", "PlannedSource", "TensorSource", "source"]
+__all__ = ["DumpSource", "FloatSource", "IntegerSource", "Item", "PlannedSource", "TensorSource", "pair", "source"]
 
 #: The user's name of a tensor, its values as they are stored, how it is held (None: as the user's real values).
 Item = tuple[str, np.ndarray, StoredForm | None]
@@ -314,6 +315,15 @@ class DumpSource:
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
+
+
+def pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
+    """Return the sources of two models; inputs that were fixed when the second was made are so in the first, too."""
+    base, other = source(float_model), source(quant_model)
+    if isinstance(base, FloatSource) and other.graph is not None:
+        graph = with_fixed_inputs(base.graph, other.graph)
+        base = base if graph is base.graph else FloatSource(Session(graph))
+    return base, other
 
 
 def source(model: object) -> TensorSource:

@@ -77,6 +77,8 @@ class Sensitivity:
 
     def gain(self, advice: Advice) -> float:
         """Return by how much the advice is better than everything rounded, in the metric's unit."""
+        if advice.value == self.quantized:  # infinite ones, too
+            return 0.0
         gained = advice.value - self.quantized
         return -gained if falls(self.advised_by) else gained
 
@@ -114,6 +116,8 @@ class Sensitivity:
             if self.samples
             else f"{name}: {exact} in float, {quantized} with everything rounded"
         ]
+        if self.exact == self.quantized:
+            return [*lines, "nothing is lost: no operator has to be left out"]
         if not self.advice:
             return [*lines, "no option leaves one of these operators out", *self._why()]
         before = [0, *(len(advice.options) for advice in self.advice)]

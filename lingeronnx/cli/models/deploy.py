@@ -13,9 +13,9 @@ from .._shared import (
     DATA,
     PATH,
     amounts,
-    axes,
     examples,
     folders_of_pictures,
+    inputs,
     json_option,
     pairs,
     pictures,
@@ -62,8 +62,7 @@ __all__ = ["deploy"]
 )
 @quantizing
 @timing
-@click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
-@click.option("--batch-axis", multiple=True, metavar="INPUT=K|none", help="As for quantize. Repeatable.")
+@inputs
 @pictures
 @amounts
 @json_option
@@ -74,8 +73,6 @@ def deploy(
     data: str | None,
     samples: int,
     state: Sequence[str],
-    fix: Sequence[str],
-    batch_axis: Sequence[str],
     overrides: Sequence[str],
     packages: str,
     attempt: bool,
@@ -101,8 +98,6 @@ def deploy(
             samples=samples,
             state=pairs("--state", state, "OUT=IN") or None,
             overrides=merge_overrides(overrides),
-            fix=pairs("--fix", fix, "INPUT=VALUE") or None,
-            batch_axis=axes(batch_axis) or None,
             packages=packages,
             attempt=attempt,
             progress=progress,

@@ -18,13 +18,12 @@ from .._shared import (
     PATH,
     RecordedCommand,
     amounts,
-    axes,
     beside,
     check_target,
     examples,
     folders_of_pictures,
     given,
-    input_shape,
+    inputs,
     json_option,
     pairs,
     pictures,
@@ -66,19 +65,7 @@ _SHIPPED = "--deploy writes what is shipped: give --calib DATA"
     help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
     "the other. Repeatable.",
 )
-@click.option(
-    "--fix",
-    multiple=True,
-    metavar="INPUT=VALUE",
-    help="An input that always has this value, such as a sampling rate, becomes a constant. Repeatable.",
-)
-@click.option(
-    "--batch-axis",
-    multiple=True,
-    metavar="INPUT=K|none",
-    help="Which axis of an input counts the samples; none: it has no samples. Repeatable.",
-)
-@input_shape
+@inputs
 @click.option(
     "--memory",
     type=float,
@@ -154,8 +141,6 @@ def quantize(
     eval_data: str | None,
     overrides: Sequence[str],
     state: Sequence[str],
-    fix: Sequence[str],
-    batch_axis: Sequence[str],
     written: str,
     deploy_to: Path | None,
     report_to: Path | None,
@@ -192,8 +177,6 @@ def quantize(
             plan=plan,
             overrides=merge_overrides(overrides),
             state=fed_back,
-            fix=pairs("--fix", fix, "INPUT=VALUE") or None,
-            batch_axis=axes(batch_axis) or None,
             eval_data=source(eval_data),
             log=attempts if wishes else None,
             progress=progress,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ...targets import DEFAULT
-from .._shared import DATA, PATH, examples, input_shape, json_option, json_text, pairs, print_json, timing
+from .._shared import DATA, PATH, examples, json_option, json_text, print_json, settled, timing
 
 __all__ = ["check"]
 
@@ -35,8 +35,7 @@ __all__ = ["check"]
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
-@input_shape
-@click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
+@settled
 @timing
 @json_option
 def check(
@@ -46,10 +45,8 @@ def check(
     packer_args: str | None,
     output: Path | None,
     notes: str,
-    input_shape: dict[str, tuple[int, ...]] | None,
-    fix: Sequence[str],
     as_json: bool,
-    **times: Any,
+    **given: Any,
 ) -> None:
     """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
 
@@ -73,9 +70,7 @@ def check(
         platform=platform,
         calib=calib,
         packer_args=packer_args,
-        input_shape=input_shape,
-        fix=pairs("--fix", fix, "INPUT=VALUE") or None,
-        **times,
+        **given,
     )
     lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}

@@ -14,6 +14,7 @@ from .._shared import (
     amounts,
     examples,
     folders_of_pictures,
+    inputs,
     json_option,
     pairs,
     pictures,
@@ -94,6 +95,7 @@ _SHOWN = 20  # rows on the screen; the file has all
     help="Draw histograms of the N best and worst layers, as PDF files.  [default: none]",
 )
 @quantizing
+@inputs
 @click.option(
     "--state",
     multiple=True,

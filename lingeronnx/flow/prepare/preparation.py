@@ -57,6 +57,7 @@ class Prepared:
     skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
     own states.
     reasons : why passes left nodes alone that they are made for.
+    digest : of the user's graph, whose inputs `fixed` have one value for all time and are constants of it.
     tail : what was cut off behind `original`, whose sizes the data decide.
     opened : the host's parts of integer graphs in onnxruntime, by their content (`FloatFallback`).
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
@@ -79,6 +80,7 @@ class Prepared:
     reasons: Sequence[Reason] = ()
     read: Read | None = None
     digest: str = ""
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
     tail: Tail | None = None
     opened: OpenedFallbacks = field(default_factory=dict, compare=False)
 
@@ -156,12 +158,12 @@ def prepare(
     conf = configured(config, settings)
     target = target_of(conf)
     loaded = ir.own(model)
+    fixed = fix_inputs(loaded, conf.fix)
     digest = whole(loaded)
     brought, came = _brought(loaded, conf) if encodings is None else _meant(encodings, loaded)
     if brought is not None:
         loaded = ir.clone(brought.graph)
         conf = conf if conf.requantize else keeping(conf, target, brought)
-    fixed = fix_inputs(loaded, conf.fix)
     tell_batch_axes(loaded, conf.batch_axis)
     tell_sizes(loaded, conf.input_shape)
     record = Record(conf.debug_dump)
@@ -193,6 +195,7 @@ def prepare(
             reasons=record.last_reasons(),
             read=None if conf.requantize else brought,
             digest=digest,
+            fixed=fixed,
             tail=tail,
         )
 

@@ -61,7 +61,7 @@ class Compared:
         if not prepared.synthetic:
             few = piece(4 * prepared.input_bytes, _NOTED, prepared.conf.budget)
             note_inputs(graph, prepared.data.first(few))
-        note_made(graph, prepared.digest, planned.plan.settings)
+        note_made(graph, prepared.digest, planned.plan.settings, prepared.fixed)
         fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.lowered), *formed]
         report = describe(prepared, planned, graph, fitted, self.fidelity)
         return QuantizedModel(

@@ -29,6 +29,14 @@ def test_no_advice_where_nothing_is_given_back():
     assert told.endswith("no layer left in float helps; compare says why: outlier channel: conv")
 
 
+def test_nothing_is_advised_where_nothing_is_lost():
+    """Of infinite values, too: their difference is no number."""
+    found = ranking(quantized=math.inf, values=(math.inf,), finding="scale too large: conv")
+    assert found.gain(found.advice[0]) == 0
+    assert found.best is None
+    assert found.text().endswith("nothing is lost: no operator has to be left out")
+
+
 def test_a_gain_that_is_not_worth_its_options():
     """Least gain: below it nothing is advised, at it the shortest that has it."""
     assert ranking(least=11.0).best is None
