@@ -21,7 +21,7 @@ from ..ops.macs import macs
 from ..targets import Target
 from ._base import Maker
 
-__all__ = ["between_layers", "normalize_constant"]
+__all__ = ["between_layers", "can_be_normalized", "normalize_constant", "normalized"]
 
 _KINDS = operators.STRAIGHT | {"Neg"}
 
@@ -32,31 +32,35 @@ def normalize_constant(model: ir.Graph, node: ir.Node, target: Target) -> tuple[
     if affine is None:
         return None
     source, a, c = affine
-    shape = ir.shape(node.outputs[0]) or ()
-    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source) or not between_layers(node):
+    if not can_be_normalized(source) or not between_layers(node):
         return None
-    sizes = [int(d or 1) for d in shape[1:]]
+    make = Maker(model, node)
+    normalized(make, source, a, c)
+    make.done()
+    return f"{node.op_type} with a constant as a BatchNormalization", "exact"
+
+
+def can_be_normalized(source: ir.Value) -> bool:
+    """Whether the sizes of a sample are known, one at least, and its batch is on axis 0 alone."""
+    shape = ir.shape(source) or ()
+    return len(shape) > 1 and None not in shape[1:] and not ir.has_folded_batch(source)
+
+
+def normalized(make: Maker, source: ir.Value, a: np.ndarray, c: np.ndarray) -> ir.Value:
+    """Return a*source + c by a BatchNormalization; a and c are numbers, or have an axis for each of a sample."""
+    sizes = [int(d or 1) for d in ir.known_shape(source)[1:]]
     spread = [np.broadcast_to(v, sizes) for v in (a, c)]
-    last = max((axis for axis in range(len(sizes)) if any(_varies(v, axis) for v in (a, c))), default=0)
+    last = max((axis for v in (a, c) for axis in range(v.ndim) if v.shape[axis] > 1), default=0)
     image = [math.prod(sizes[: last + 1]), 1, math.prod(sizes[last + 1 :])]
     factors, summands = (
         v.reshape(image[0], -1)[:, 0].astype(np.float32) if v.size else np.zeros(0, np.float32) for v in spread
     )
-    make = Maker(model, node)
     plain = len(sizes) == 3 and last == 0
     value = source if plain else make.reshape(source, image, "image")
     arrays = {"scale": factors, "offset": summands, "mean": np.zeros_like(factors), "variance": np.ones_like(factors)}
     constants = [make.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()]
     normal = make("BatchNormalization", [value, *constants], list(value.shape or ()), "affine", {"epsilon": 0.0})
-    if not plain:
-        make.reshape(normal, sizes, "back")
-    make.done()
-    return f"{node.op_type} with a constant as a BatchNormalization", "exact"
-
-
-def _varies(array: np.ndarray, axis: int) -> bool:
-    """Whether `array`, which broadcasts from the last axis, has several values along `axis` of [.., sizes]."""
-    return bool(array.shape[axis] > 1)
+    return normal if plain else make.reshape(normal, sizes, "back")
 
 
 def _affine(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:

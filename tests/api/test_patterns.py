@@ -49,6 +49,13 @@ TABLE = {
             q = Mul(m, p) h = Mul(q, half) z = Transpose<perm = [0, 3, 1, 2]>(h)""",
         {"k": 0.3 * rand(8, 8), "root": np.float32(np.sqrt(2)), "one": ONE, "half": np.float32(0.5)}),
     "SiLU of a map": ("map", "s = Sigmoid(c) z = Mul(c, s)", {}),
+    "tanh of a map": ("map", "z = Tanh(c)", {}),
+    "tanh of rows that are read twice": ("rows", "t = Tanh(c) z = Mul(c, t)", {}),
+    "gates of a line": (
+        "line", """s = Slice(c, zero, four, one) t = Slice(c, four, eight, one) a = Tanh(s) b = Sigmoid(t)
+            d = Mul(a, b) z = Concat<axis = 1>(d, d)""",
+        {"zero": np.array([0]), "four": np.array([4]), "eight": np.array([8]), "one": np.array([1])}),
+    "absolute values of a line": ("line", "z = Abs(c)", {}),
     "sigmoid of a map": ("map", "z = Sigmoid(c)", {}),
     "nearest by 2, to a computed size": (
         "map", """a = Shape(c) b = Slice(a, zero, two) s = Concat<axis = 0>(b, size) z = Resize<mode = "nearest",

@@ -156,8 +156,7 @@ def prepare(
     encodings : scales that another tool chose for a float model.
     """
     conf = configured(config, settings)
-    target = target_of(conf)
-    loaded = ir.own(model)
+    target, loaded = target_of(conf), ir.own(model)
     fixed = fix_inputs(loaded, conf.fix)
     digest = whole(loaded)
     brought, came = _brought(loaded, conf) if encodings is None else _meant(encodings, loaded)

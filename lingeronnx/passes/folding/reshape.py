@@ -1,7 +1,7 @@
 """Make the target of Reshape and Expand and the sizes of Resize constants: exporters compute them at run time.
 
-A Reshape whose traced result keeps axis 0 and has static other dimensions becomes ``Reshape(x, [0, ...])``, an Expand
-of these ``Expand(x, [1, ...])``; a Resize whose samples have one size before and one behind gets the factors in place
+A Reshape of whose traced result only the batch is not known becomes ``Reshape(x, [0, ...])``, an Expand of these
+``Expand(x, [1, ...])``; a Resize whose samples have one size before and one behind gets the factors in place
 of sizes. The chain of Shape, Gather and Concat that computed these dies with it.
 """
 
@@ -46,16 +46,23 @@ def _with_target(model: ir.Graph, node: ir.Node) -> str:
     source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
     if source is None or result is None or not source or not result:
         return "it makes or takes a tensor without axes"
-    inner, outer = ([d for d in s[1:] if d is not None] for s in (source, result))
-    if len(inner) + 1 < len(source) or len(outer) + 1 < len(result):
-        return "an axis other than the first is not known"
-    if source[0] is not None and result[0] is not None:
-        target = [result[0], *outer]
-    else:
-        target = [0 if math.prod(inner) == math.prod(outer) else -1, *outer]
+    (before, inner), (after, outer) = _batch_apart(source), _batch_apart(result)
+    if inner is None or outer is None or ((before or after) and source.count(None) != result.count(None)):
+        return "an axis other than the batch is not known"
+    first = result[after]
+    if first is None or source[before] is None:
+        first = 0 if before == after and math.prod(inner) == math.prod(outer) else -1
+    target = [*outer[:after], first, *outer[after:]]
     node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
     _to_shape(model, node, target)
     return ""
+
+
+def _batch_apart(shape: Sequence[int | None]) -> tuple[int, list[int] | None]:
+    """Return the axis that is not known, else the first, and the sizes of the others; None where one is not known."""
+    axis = shape.index(None) if None in shape else 0
+    others = [size for size in (*shape[:axis], *shape[axis + 1 :]) if size is not None]
+    return axis, others if len(others) + 1 == len(shape) else None
 
 
 def _with_sizes(model: ir.Graph, node: ir.Node) -> str:

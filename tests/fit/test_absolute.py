@@ -1,0 +1,56 @@
+"""Abs between layers as a sum of two Relu: the float function stays, chips take it, and integers are exact."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.api import quantize
+from lingeronnx.fit import fit
+from lingeronnx.passes import normalize
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.run.session import Session
+from lingeronnx.targets import GENERIC, PLATFORMS
+from tests.nets import Net, samples
+from tests.passes.helpers import feeds, ops, outputs
+
+CHIPS = [target for target in PLATFORMS if target.packs]
+
+
+def between(ends=False):
+    net = Net(3, 6, 8, seed=1)
+    a = net.conv("x", (6, 3, 3, 3), pads=[1] * 4, out="a")
+    b = net.node("Abs", a, out="b")
+    return net.graph(b if ends else net.conv(b, (4, 6, 1, 1), out="y"))
+
+
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_the_function_stays(target):
+    model = between()
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    feed = feeds(model)
+    want = outputs(model, feed)["y"]
+    assert [f.cost for f in fit(model, target)][:1] == ["exact"]
+    assert "Abs" not in ops(model)
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_integers_are_exact(target):
+    """The integers of |a| are the absolute values of those of a, but for those that do not fit."""
+    model = between()
+    made = quantize(model, samples(model, 32), platform=target.name, effort="fast")
+    assert made.report.chip_ready, made.report.findings
+    session = Session(made.graph)
+    tensors = {name: q.real(array) for name, array, q in session.tensors(samples(model, 8, seed=4)) if q is not None}
+    a, b = tensors["a"], tensors["b"]
+    step = np.diff(np.unique(b)).min()
+    assert (np.abs(np.minimum(np.abs(a), b.max()) - b) <= step / 2).all()
+
+
+@pytest.mark.parametrize("target", [*CHIPS, GENERIC], ids=lambda target: target.name)
+def test_it_stays_at_the_ends_and_where_there_is_a_table(target):
+    model = between(ends=target is not GENERIC)
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    assert fit(model, target) == []
+    assert "Abs" in ops(model)

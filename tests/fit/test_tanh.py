@@ -1,0 +1,81 @@
+"""Tanh between layers by the sigmoid's table: the float function stays, chips without a right tanh take it."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.api import quantize
+from lingeronnx.fit import fit
+from lingeronnx.graph import ir
+from lingeronnx.ops.macs import macs
+from lingeronnx.passes import normalize
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.targets import GENERIC
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
+from tests.nets import Net, samples
+from tests.passes.helpers import feeds, ops, outputs
+
+WITHOUT = [ARCS, VENUSA]
+
+
+def layer(net, source, units, rank, out=""):
+    if rank == 2:
+        return net.linear(source, (6, units), out=out)
+    return net.conv(source, (units, 6, *(3,) * (rank - 2)), pads=[1] * 2 * (rank - 2), out=out)
+
+
+def between(rank=4, read=False):
+    """A layer, a tanh, a layer; read : the first one's outputs are read by another layer, too."""
+    net = Net(*(6, 5, 8)[: rank - 1], seed=rank)
+    first = layer(net, "x", 6, rank)
+    last = layer(net, net.node("Tanh", first), 4, rank, out="" if read else "y")
+    return net.graph(net.node("Add", last, layer(net, first, 4, rank), out="y") if read else last)
+
+
+def traced(model):
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    return model
+
+
+@pytest.mark.parametrize("target", WITHOUT, ids=lambda target: target.name)
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_the_function_stays(rank, read, target):
+    """Twice the weights where nothing else reads the layer, a factor of its own where something does."""
+    model = traced(between(rank, read))
+    feed = feeds(model)
+    want, before = outputs(model, feed)["y"], ir.clone(model)
+    done = [f for f in fit(model, target) if "sigmoid" in f.what]
+    assert len(done) == 1
+    assert "Tanh" not in ops(model)
+    assert ops(model).count("BatchNormalization") == 1 + read
+    assert sum(map(macs, model.graph)) == sum(map(macs, before.graph))
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("target", WITHOUT, ids=lambda target: target.name)
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_chips_take_it(rank, read, target):
+    model = between(rank, read)
+    report = quantize(model, samples(model, 32), platform=target.name).report
+    assert report.chip_ready, report.findings
+    assert not report.float_nodes
+    assert min(seen["sqnr"] for seen in report.outputs.values()) > 28
+
+
+@pytest.mark.parametrize("target", [VENUS, GENERIC], ids=lambda target: target.name)
+def test_a_tanh_of_their_own_stays(target):
+    model = traced(between())
+    fit(model, target)
+    assert "Tanh" in ops(model)
+
+
+@pytest.mark.parametrize("target", WITHOUT, ids=lambda target: target.name)
+def test_at_the_ends_the_host_computes_it(target):
+    """In front of the first layer and behind the last one it costs the chip nothing, and is exact."""
+    net = Net(6, 5, 8)
+    model = traced(net.graph(net.node("Tanh", net.conv(net.node("Tanh", "x"), (4, 6, 3, 3)), out="y")))
+    assert fit(model, target) == []
+    assert [node.op_type for node in model.graph] == ["Tanh", "Conv", "Tanh"]
+    assert ir.const(next(n for n in model.graph if n.op_type == "Conv").inputs[1]) is not None
