@@ -50,7 +50,7 @@ TABLE = {
         {"k": 0.3 * rand(8, 8), "root": np.float32(np.sqrt(2)), "one": ONE, "half": np.float32(0.5)}),
     "SiLU of a map": ("map", "s = Sigmoid(c) z = Mul(c, s)", {}),
     "tanh of a map": ("map", "z = Tanh(c)", {}),
-    "tanh of rows that are read twice": ("rows", "t = Tanh(c) z = Mul(c, t)", {}),
+    "tanh of rows beside what they come from": ("rows", "t = Tanh(c) z = Add(t, x)", {}),
     "gates of a line": (
         "line", """s = Slice(c, zero, four, one) t = Slice(c, four, eight, one) a = Tanh(s) b = Sigmoid(t)
             d = Mul(a, b) z = Concat<axis = 1>(d, d)""",

@@ -70,6 +70,19 @@ class Residual(nn.Module):
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
 
+class Recurrent(nn.Module):
+    """A two-way GRU over [N, T, C], its last step."""
+
+    shape = (7, 6)
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.fc = nn.GRU(6, 5, batch_first=True, bidirectional=True), nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.fc(self.gru(x)[0][:, -1])
+
+
 def export(model, name, batch, **settings):
     """Write one file, weights inside."""
     path = FOLDER / f"{name}.onnx"
@@ -106,6 +119,7 @@ def main():
         export(model, f"{name}_dynamo", 1, dynamo=True)
         export(model, f"{name}_dynamo_raw_batch4", 4, dynamo=True, optimize=False)
         export(model, f"{name}_dynamo_dynamic", 2, dynamo=True, **dynamic)
+    export(Recurrent().eval(), "recurrent_dynamo_dynamic", 2, dynamo=True, **dynamic)
 
 
 if __name__ == "__main__":

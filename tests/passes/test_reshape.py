@@ -104,6 +104,19 @@ def test_refuses_unknown_shapes():
     assert changes(constant_reshape, graph(text)) == 0
 
 
+def test_a_batch_that_stays_on_another_axis():
+    """What torch writes behind a recurrent layer: [T, N, directions, H], its last axes joined by their sizes."""
+    text = """g (float[N,5,4] x) => (float[5,N,M] y) {
+        turned = Transpose<perm = [1, 0, 2]>(x) two = Constant<value_ints = [2]>() r = Unsqueeze(turned, two)
+        s = Shape(r) zero = Constant<value_ints = [0]>() four = Constant<value_ints = [4]>()
+        kept = Slice(s, zero, two) last = Slice(s, two, four) wide = ReduceProd<keepdims = 1>(last)
+        t = Concat<axis = 0>(kept, wide) y = Reshape(r, t)
+    }"""
+    model = graph(text)
+    fires(model, constant_reshape, 1, ["Transpose", "Constant", "Unsqueeze", "Reshape"], atol=0)
+    assert target(model) == [5, 0, 4]
+
+
 def test_refuses_batch_elsewhere():
     """The batch moves to axis 1: no constant says that."""
     text = """g (float[N,6] x) => (float[6,M] y) {

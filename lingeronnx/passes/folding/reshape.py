@@ -47,8 +47,10 @@ def _with_target(model: ir.Graph, node: ir.Node) -> str:
     if source is None or result is None or not source or not result:
         return "it makes or takes a tensor without axes"
     (before, inner), (after, outer) = _batch_apart(source), _batch_apart(result)
-    if inner is None or outer is None or ((before or after) and source.count(None) != result.count(None)):
+    if inner is None or outer is None:
         return "an axis other than the batch is not known"
+    if before != after or (after and source.count(None) != result.count(None)):
+        return "the batch moves to another axis"
     first = result[after]
     if first is None or source[before] is None:
         first = 0 if before == after and math.prod(inner) == math.prod(outer) else -1
