@@ -14,12 +14,13 @@ from ..graph import ir
 from ..ops import float_op
 from ..targets import Target
 from ._base import FitRewrite, Fitted
-from .absolute import absolute
 from .affine import normalize_constant
+from .arithmetic import absolute, larger, power
 from .bounds import distance_to_bound
 from .broadcast import equal_operands
 from .curve_rows import curve_in_rows
 from .epsilon import smaller_input
+from .picked import pad_by_copies, slice_apart
 from .resize import repeat_elements
 from .tanh import tanh_of_sigmoid
 from .unroll import unroll
@@ -62,7 +63,11 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("distance-to-bound", distance_to_bound),
     FitRewrite("phases-of-lines", phases_of_lines, absent=True),
     FitRewrite("repeat-elements", repeat_elements, absent=True),
+    FitRewrite("pad-by-copies", pad_by_copies, absent=True),
+    FitRewrite("slice-apart", slice_apart, absent=True),
     FitRewrite("absolute", absolute, absent=True),
+    FitRewrite("power", power, absent=True),
+    FitRewrite("larger", larger, absent=True),
     FitRewrite("tanh-of-sigmoid", tanh_of_sigmoid, absent=True),
     FitRewrite("normalize-constant", normalize_constant, absent=True),
 )

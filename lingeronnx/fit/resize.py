@@ -7,6 +7,8 @@ linear, 2   the map u of repeated elements, its edge repeated once, under a dept
             asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact in 8 bits: one rounding.
 linear, 1/k a depthwise filter that moves by k: of half_pixel the mean of the two elements in the middle of k, of an
             odd k the one there; of asymmetric the first.
+linear      to any other sizes, also with corners aligned: rows and columns one after the other as the channels of a
+            convolution of one tap, whose weights are what each result takes of each element.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ def repeat_elements(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str
     if any(not n or not m for n, m in sizes) or sizes[0][0] != sizes[0][1]:
         return None
     mode = ir.attr(node, "mode", "nearest")
-    if mode == "linear" and all(int(n or 1) % int(m or 1) == 0 for n, m in sizes):
-        return _smaller(model, node, target)
-    if any(int(m or 1) % int(n or 1) for n, m in sizes):
-        return None
-    factors = [int(m or 1) // int(n or 1) for n, m in sizes[1:]]
+    whole = all(int(m or 1) % int(n or 1) == 0 for n, m in sizes)
+    factors = [int(m or 1) // int(n or 1) for n, m in sizes[1:]] if whole else []
     if mode == "linear":
-        return _linear(model, node, factors)
+        smaller = all(int(n or 1) % int(m or 1) == 0 for n, m in sizes)
+        done = _smaller(model, node, target) if smaller else _linear(model, node, factors) if whole else None
+        return done or _by_products(model, node, target)
+    if not whole:
+        return None
     if mode != "nearest" or target.runs("Resize") or not _plain(node, sizes[1:]):
         return None
     make = Maker(model, node)
@@ -144,6 +147,52 @@ def _smaller(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] 
     make("Conv", [ir.source(node), taps], list(node.outputs[0].shape or ()), "filtered", attributes)
     make.done()
     return f"a depthwise filter {by(kernel.shape)} that moves by as much", "one more rounding of half a step at most"
+
+
+def _by_products(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Write a linear Resize to any sizes as a product by a constant matrix for each axis that changes."""
+    coordinates, source = str(ir.attr(node, "coordinate_transformation_mode", "half_pixel")), ir.source(node)
+    if target.conv is None or coordinates not in COORDINATES or ir.attr(node, "antialias", 0):
+        return None
+    batch, channels, high, wide = list(source.shape or ())
+    (_, _, rows, columns), (_, _, more_rows, more_columns) = (ir.known_shape(v) for v in (source, node.outputs[0]))
+    more_high, more_wide = int(more_rows or 1), int(more_columns or 1)
+    of_rows = _shares(node, 2, int(rows or 1), more_high, coordinates)
+    of_columns = _shares(node, 3, int(columns or 1), more_wide, coordinates)
+    if of_rows is None or of_columns is None:
+        return None
+    make = Maker(model, node)
+    if _nothing(of_rows) and _nothing(of_columns):
+        make.reshape(source, [int(size or 1) for size in ir.known_shape(source)[1:]], "same")
+        make.done()
+        return "nothing: the sizes stay", "exact"
+    value = make("Transpose", [source], [batch, wide, high, channels], "columns", {"perm": [0, 3, 2, 1]})
+    value = _mixed(make, value, of_columns, [batch, more_wide, high, channels], "wider")
+    value = make("Transpose", [value], [batch, high, more_wide, channels], "rows", {"perm": [0, 2, 1, 3]})
+    value = _mixed(make, value, of_rows, [batch, more_high, more_wide, channels], "higher")
+    make("Transpose", [value], [batch, channels, more_high, more_wide], "image", {"perm": [0, 3, 1, 2]})
+    make.done()
+    return "a product by a matrix of shares for each axis", "one more rounding of half a step at most"
+
+
+def _shares(node: ir.Node, axis: int, size: int, count: int, coordinates: str) -> np.ndarray | None:
+    """Return what each of `count` results takes of each of `size` elements, [count, size]; None for other scales."""
+    if not _scaled_by(node, axis, count / size):
+        return None
+    at = np.clip(COORDINATES[coordinates](np.arange(count), count / size, size, count), 0, size - 1)
+    return np.asarray(np.maximum(0, 1 - np.abs(at[:, None] - np.arange(size))), np.float32)
+
+
+def _nothing(shares: np.ndarray) -> bool:
+    return np.array_equal(shares, np.eye(len(shares)))
+
+
+def _mixed(make: Maker, value: ir.Value, shares: np.ndarray, shape: Sequence[ir.Size], what: str) -> ir.Value:
+    """Return `value`, of which the axis behind the batch is mixed by `shares`; itself where that does nothing."""
+    if _nothing(shares):
+        return value
+    weight = make.constant(shares[:, :, None, None], "shares")
+    return make("Conv", [value, weight], shape, what, {"kernel_shape": [1, 1]})
 
 
 def _scaled_by(node: ir.Node, axis: int, factor: float) -> bool:

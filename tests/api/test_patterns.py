@@ -55,6 +55,17 @@ TABLE = {
         "line", """s = Slice(c, zero, four, one) t = Slice(c, four, eight, one) a = Tanh(s) b = Sigmoid(t)
             d = Mul(a, b) z = Concat<axis = 1>(d, d)""",
         {"zero": np.array([0]), "four": np.array([4]), "eight": np.array([8]), "one": np.array([1])}),
+    "bilinear with corners aligned": (
+        "map", """z = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(c, , scales)""",
+        {"scales": np.array([1, 1, 1.625, 2], np.float32)}),
+    "a reflection around a map": (
+        "map", """z = Pad<mode = "reflect">(c, p)""", {"p": np.array([0, 0, 1, 2, 0, 0, 2, 1])}),
+    "the edge around a line": ("line", """z = Pad<mode = "edge">(c, p)""", {"p": np.array([0, 0, 2, 0, 0, 1])}),
+    "every second row and column": ("map", "z = Slice(c, start, end, axes, step)", {
+        "start": np.array([0, 1]), "end": np.array([99, 99]), "axes": np.array([2, 3]), "step": np.array([2, 2])}),
+    "the larger of two maps": ("map", "r = Conv(c, k) z = Max(c, r)", {"k": rand(8, 8, 1, 1)}),
+    "squares of rows": ("rows", "z = Mul(c, c)", {}),
+    "a power of rows": ("rows", "z = Pow(c, k)", {"k": np.float32(2)}),
     "absolute values of a line": ("line", "z = Abs(c)", {}),
     "sigmoid of a map": ("map", "z = Sigmoid(c)", {}),
     "nearest by 2, to a computed size": (

@@ -31,7 +31,7 @@ from ..layers.conv import CONV2D
 from ..scaling import Scaling
 from .spread import Spread
 
-__all__ = ["Pad", "pad_form"]
+__all__ = ["Pad", "pad_form", "pads_of"]
 
 _ONE = 64  # the tap, and its scale
 
@@ -134,7 +134,7 @@ def _takes(node: ir.Node, rank: int, target: Target) -> bool:
 
 def _image_steps(node: ir.Node, target: Target) -> list[_PadNode] | None:
     """Return what pads the tensor seen as images, one after the other: iqPads or convolutions; None for neither."""
-    pads, shape = _pads(node), ir.shape(node.inputs[0]) or ()
+    pads, shape = pads_of(node), ir.shape(node.inputs[0]) or ()
     if pads is None or ir.attr(node, "mode", "constant") != "constant" or None in shape[1:] or node.domain:
         return None
     images = list(_images([int(d or 0) for d in shape[1:]], pads))
@@ -169,7 +169,7 @@ class Pad(Spread):
 
     def reject(self, node: ir.Node) -> str | None:
         """Constant pads that add, a finite value."""
-        pads, value = _pads(node), _value(node)
+        pads, value = pads_of(node), _value(node)
         if pads is None or value is None or not math.isfinite(value):
             return "its pads or its value are computed at run time, or not finite"
         if min(pads) < 0:
@@ -182,7 +182,7 @@ class Pad(Spread):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit an iqPad with pads and the integer value as inputs; or several, or convolutions, between reshapes."""
-        pads, steps = _pads(node), _image_steps(node, low.target)
+        pads, steps = pads_of(node), _image_steps(node, low.target)
         assert pads is not None
         if steps is None or _by_operator(node, low.target):
             inputs = [low.integer(node, 0), *_constants(node, low, "pads", pads)]
@@ -224,7 +224,7 @@ def _attributes(node: ir.Node, low: Lowering) -> dict[str, Attribute]:
     return {"mode": ir.attr(node, "mode", "constant"), **formats.PAD.scales(low.written(node))}
 
 
-def _pads(node: ir.Node) -> list[int] | None:
+def pads_of(node: ir.Node) -> list[int] | None:
     """Return the pads of a float Pad, two per axis, in any opset's form; None when computed."""
     pads = ir.attr(node, "pads")
     if pads is None:

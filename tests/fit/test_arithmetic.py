@@ -1,4 +1,4 @@
-"""Abs between layers as a sum of two Relu: the float function stays, chips take it, and integers are exact."""
+"""Functions of numbers by sums and products: the float function stays, chips take them, |x| is exact in integers."""
 
 import numpy as np
 import pytest
@@ -54,3 +54,37 @@ def test_it_stays_at_the_ends_and_where_there_is_a_table(target):
     normalize(model)
     assert fit(model, target) == []
     assert "Abs" in ops(model)
+
+
+def combined(kind, *more):
+    """A function of one layer's outputs, or of two layers', between layers."""
+    net = Net(3, 6, 8, seed=5)
+    operands = [net.conv("x", (6, 3, 3, 3), pads=[1] * 4) for _ in range(1 if more else 2)]
+    held = [net.const(np.float32(value)) for value in more]
+    return net.graph(net.conv(net.node(kind, *operands, *held), (4, 6, 1, 1), out="y"))
+
+
+STEPS = {"square": ("Pow", 2), "cube": ("Pow", 3), "larger": ("Max",), "smaller": ("Min",)}
+
+
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+@pytest.mark.parametrize("name", STEPS)
+def test_sums_and_products(name, target):
+    model = combined(*STEPS[name])
+    report = quantize(model, samples(model, 32), platform=target.name).report
+    assert report.chip_ready, report.findings
+    assert min(seen["sqnr"] for seen in report.outputs.values()) > 20
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    feed = feeds(model)
+    want = outputs(model, feed)["y"]
+    assert len(fit(model, target)) == 1
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 4, -1, 2.5])
+def test_other_powers_stay(exponent):
+    model = combined("Pow", exponent)
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    assert fit(model, CHIPS[0]) == []

@@ -1,0 +1,69 @@
+"""Functions of numbers between layers by sums and products, where the platform has no table of them.
+
+|x|        relu(x) + relu(-x): one of the summands is 0 everywhere, so the sum is exact
+x^2        x*x;  x^3 by two products
+max(a, b)  b + relu(a - b);  min(a, b) = a - relu(a - b)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..formats import BATCH_NORM2D
+from ..graph import ir
+from ..targets import Target
+from ._base import Maker, runs
+from .affine import between_layers, can_be_normalized, normalized
+
+__all__ = ["absolute", "larger", "power"]
+
+_PRODUCTS = 3  # the largest power that is written so
+
+
+def absolute(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Write an Abs as a sum of two Relu."""
+    if node.op_type != "Abs" or node.domain or not target.runs(BATCH_NORM2D.name):
+        return None
+    source = ir.source(node)
+    if not (can_be_normalized(source) and between_layers(node)):
+        return None
+    make, shape = Maker(model, node), list(source.shape or ())
+    negative = normalized(make, source, -np.ones(()), np.zeros(()))
+    make("Add", [make("Relu", [part], shape, "side") for part in (source, negative)], shape, "sum")
+    make.done()
+    return "relu(x) + relu(-x)", "exact"
+
+
+def power(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Write a small whole power as products."""
+    exponent = ir.const(node.inputs[1]) if node.op_type == "Pow" and not node.domain else None
+    if exponent is None or exponent.size != 1 or ir.const(node.inputs[0]) is not None or not between_layers(node):
+        return None
+    count, source = float(exponent.reshape(())), ir.source(node)
+    if count not in range(2, _PRODUCTS + 1) or ir.shape(source) != ir.shape(node.outputs[0]):
+        return None
+    make, value = Maker(model, node), source
+    for _ in range(int(count) - 1):
+        value = make("Mul", [value, source], list(source.shape or ()), "product")
+    if not all(runs(each, target) for each in make.nodes):
+        make.undo()
+        return None
+    make.done()
+    return f"{int(count) - 1} product{'s' * (count > 2)} of itself", "one rounding of half a step at most each"
+
+
+def larger(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Write the larger or smaller of two tensors as a sum with a Relu of their difference."""
+    if node.op_type not in ("Max", "Min") or node.domain or len(node.inputs) != 2 or not between_layers(node):
+        return None
+    a, b = (ir.source(node, i) for i in (0, 1))
+    if any(ir.const(v) is not None for v in (a, b)) or len({ir.shape(v) for v in (a, b, node.outputs[0])}) != 1:
+        return None
+    make, shape = Maker(model, node), list(node.outputs[0].shape or ())
+    over = make("Relu", [make("Sub", [a, b], shape, "difference")], shape, "over")
+    make("Add", [b, over], shape, "larger") if node.op_type == "Max" else make("Sub", [a, over], shape, "smaller")
+    if not all(runs(each, target) for each in make.nodes):
+        make.undo()
+        return None
+    make.done()
+    return "a sum with the Relu of the difference", "two more roundings of half a step at most"

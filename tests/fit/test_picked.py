@@ -1,0 +1,97 @@
+"""Padding with copies and slices with steps as slices side by side: the float function stays, chips take it, exact."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx.api import quantize
+from lingeronnx.fit import fit
+from lingeronnx.passes import normalize
+from lingeronnx.passes.folding.shapes import trace_shapes
+from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.luna import VENUS
+from tests.examples import examples
+from tests.nets import Net, samples
+from tests.passes.helpers import feeds, ops, outputs
+
+CHIPS = [target for target in PLATFORMS if target.packs]
+
+
+def padded(pads, mode, size=(5, 6)):
+    """A convolution, a Pad of the last two axes by (top, left, bottom, right), a convolution."""
+    net = Net(3, *size, seed=2)
+    top, left, bottom, right = pads
+    whole = net.const(np.array([0, 0, top, left, 0, 0, bottom, right]))
+    a = net.conv("x", (4, 3, 3, 3), pads=[1] * 4, out="a")
+    return net.graph(net.conv(net.node("Pad", a, whole, mode=mode, out="b"), (2, 4, 1, 1), out="y"))
+
+
+def sliced(axes, starts, ends, steps, size=(7, 8)):
+    net = Net(3, *size, seed=3)
+    a = net.conv("x", (6, 3, 3, 3), pads=[1] * 4, out="a")
+    bounds = [net.const(np.array(part)) for part in (starts, ends, axes, steps)]
+    channels = len(range(*slice(starts[0], ends[0], steps[0]).indices(6))) if axes == [1] else 6
+    return net.graph(net.conv(net.node("Slice", a, *bounds, out="b"), (2, channels, 1, 1), out="y"))
+
+
+def fitted(model, target=VENUS):
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    feed = feeds(model)
+    want = outputs(model, feed)["y"]
+    done = fit(model, target)
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=1e-6)
+    return done
+
+
+@examples(30)
+@given(st.tuples(*[st.integers(0, 3)] * 4), st.sampled_from(["edge", "reflect"]))
+def test_padding_with_copies(pads, mode):
+    """Law: every element comes from where the mode says."""
+    done = fitted(padded(pads, mode))
+    assert bool(done) == any(pads)
+    assert all(each.cost == "exact" for each in done)
+
+
+@examples(30)
+@given(st.integers(2, 3), st.integers(0, 4), st.integers(2, 4))
+def test_slices_with_steps(axis, start, step):
+    """Law: whole steps or not at the end, every element stays what it is."""
+    model = sliced([axis], [start], [1 << 40], [step])
+    done = fitted(model)
+    assert [each.cost for each in done] == ["exact"]
+
+
+def test_backwards_and_on_two_axes():
+    assert fitted(sliced([3], [-1], [-(1 << 40)], [-1]))
+    model = sliced([2, 3], [0, 1], [7, 8], [2, 2])
+    assert fitted(model)
+    assert ops(model).count("Conv") == 2
+
+
+def test_many_runs_stay():
+    """Sixteen slices are enough; and the batch is not cut."""
+    assert fitted(sliced([3], [-1], [-(1 << 40)], [-1], size=(2, 17))) == []
+
+
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: padded((1, 2, 0, 1), "reflect"),
+        lambda: padded((1, 1, 1, 1), "edge"),
+        lambda: sliced([2, 3], [0, 1], [7, 8], [2, 2]),
+        lambda: sliced([1], [1], [6], [2]),
+        lambda: sliced([3], [-1], [-(1 << 40)], [-1]),
+    ],
+    ids=["reflect", "edge", "steps", "channels", "backwards"],
+)
+def test_chips_take_it_and_nothing_is_rounded(target, make):
+    model = make()
+    made = quantize(model, samples(model, 24), platform=target.name, effort="fast")
+    assert made.report.chip_ready, made.report.findings
+    tensors = {name: q.real(array) for name, array, q in Session(made.graph).tensors(samples(model, 4, seed=9))
+               if q is not None}  # fmt: skip
+    assert set(np.unique(tensors["b"])) <= set(np.unique(tensors["a"]))
