@@ -70,7 +70,8 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
         if not more.keys() - kept.keys() - prepared.parts.floats.keys():
             continue
         host = {**kept, **more}
-        offloaded = prepared.with_host(host)
+        # What is float stays so: behind what leaves it may look like work for the chip again, at one end of it.
+        offloaded = prepared.with_host({**prepared.parts.floats, **host})
         try:
             planned = plan_for(offloaded, None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
