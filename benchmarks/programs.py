@@ -71,7 +71,8 @@ def row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str, Any]:
         made = lo.quantize(str(model.path), model.calib, platform=chip, **{**model.settings, **settings})
         told["runs"] = made.report.runs_text or ("1 chip part" if made.report.chip_ready else "not on the chip")
         told["macs"] = made.report.integer_macs
-        told["sqnr"] = min((found["sqnr"] for found in made.report.outputs.values()), default=None)
+        told["levels"] = {name: found["sqnr"] for name, found in made.report.outputs.items()}
+        told["sqnr"] = min(told["levels"].values(), default=None)
         told["quantized_s"] = round(time.process_time() - began, 1)
         with tempfile.TemporaryDirectory() as place:
             many = asked.stream_calls if state else asked.samples
