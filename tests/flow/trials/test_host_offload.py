@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,25 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_offload, "_wins", lambda old, new, gain: True)
     floats = with_best_ends(best).prepared.parts.floats
     assert floats.keys() == prepared.parts.floats.keys() | set(layers)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wins"),
+    [
+        ([2, 8, 15], [13, 8, 13], True),  # one of no use is nearer by far
+        ([12, 18, 25], [23, 18, 23], False),  # none was of no use
+        ([2, 8, 15], [4, 20, 13], False),  # the farthest stays so
+        ([2, 8, 15], [6, 8, 10], False),  # they are not nearer on average
+        ([2, 8, 15], [3, 8, 15], True),
+        ([2, 8, 15], [2, 8, 15], False),
+    ],
+)
+def test_what_an_output_may_lose(
+    before: list[float], after: list[float], wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(levels: list[float]) -> SimpleNamespace:
+        outputs = {f"y{number}": {"sqnr": level} for number, level in enumerate(levels)}
+        return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=[]), prepared=None)
+
+    monkeypatch.setattr(host_offload, "_cut", lambda prepared: True)
+    assert host_offload._wins(told(before), told(after), 0.5) is wins
