@@ -11,8 +11,9 @@ found, or the line with which it refused. --sanitize runs the known-answer test 
 and UBSan. --calls runs a model with states for so many calls in C, beside two sessions; its data are taken again from
 the beginning as often as needed, the states are not. With --jobs or --limit each row is a process of its own with one
 thread, N side by side, in the order of --only; one that is not done in time is ended. A row in the log is not made
-again, but for one that was ended by a smaller limit. --write makes no row: it puts those of the log, and a line for
-each pair that has none, between the marks of a page. The exit code is 1 where a proof failed.
+again, but for one that was ended by a smaller limit. --write makes no row: it puts those of the log, those of the page
+that the log has not, and a line for each pair that has none, between the marks of a page. The exit code is 1 where a
+proof failed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ _HEAD = (
     "stack M4", "stack RV32", "proved", "integers that differ", "from the same states", "counts from a tie",
     "host parts within", "sanitizers",
 )  # fmt: skip
+_PROVED = _HEAD.index("proved")
 
 
 def fresh(calib: Any) -> Any:
@@ -68,7 +71,8 @@ def row(model: Model, chip: str, asked: argparse.Namespace) -> dict[str, Any]:
         made = lo.quantize(str(model.path), model.calib, platform=chip, **{**model.settings, **settings})
         told["runs"] = made.report.runs_text or ("1 chip part" if made.report.chip_ready else "not on the chip")
         told["macs"] = made.report.integer_macs
-        told["sqnr"] = min((found["sqnr"] for found in made.report.outputs.values()), default=None)
+        told["levels"] = {name: found["sqnr"] for name, found in made.report.outputs.items()}
+        told["sqnr"] = min(told["levels"].values(), default=None)
         told["quantized_s"] = round(time.process_time() - began, 1)
         with tempfile.TemporaryDirectory() as place:
             many = asked.stream_calls if state else asked.samples
@@ -183,6 +187,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _line(told: dict[str, Any]) -> list[str]:
+    if "cells" in told:
+        return list(told["cells"])
     start = [told["model"], told["chip"]]
     if "calls" not in told:
         return [*start, f"no: {' '.join(told['failed'].split())[:200]}".replace("|", "/"), *["-"] * (len(_HEAD) - 3)]
@@ -220,22 +226,41 @@ def table(rows: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
     """Return the rows as Markdown tables, and what has none."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     lines += ["| " + " | ".join(_line(told)).replace("\n", " ") + " |" for told in rows]
-    done = [told for told in rows if "calls" in told]
-    proved = sum(not told["failed"] for told in done)
-    lines += ["", f"{proved} of {len(rows)} programs proved; {len(rows) - len(done)} were not written.", ""]
+    written = [cells for cells in map(_line, rows) if not cells[2].startswith("no: ")]
+    proved = sum(cells[_PROVED].endswith(" calls") for cells in written)
+    lines += ["", f"{proved} of {len(rows)} programs proved; {len(rows) - len(written)} were not written.", ""]
     if missing:
         lines += [f"Not run: {', '.join(missing)}.", ""]
-    large = [f"{told['model']} on {told['chip']}: {name}, {weights:,} bytes, {operations:,} float operations"
-             for told in done for name, weights, operations in told["large"]]  # fmt: skip
-    lines += ["Host parts with 100 kB of weights and more:", "", *(f"- {text}" for text in large), ""] * bool(large)
-    warnings: dict[str, int] = {}
-    for told in done:
-        for kind, count in told["host_warnings"].items():
-            warnings[kind] = warnings.get(kind, 0) + count
-    counts = ", ".join(f"{kind} {count:,}" for kind, count in sorted(warnings.items())) or "none"
-    lines += [f"Warnings in generated host parts under the flags of our own C: {counts}.", ""]
+    large = [text for told in rows for text in _large(told)]
+    lines += ["Host parts with 100 kB of weights and more:", "", *large, ""] * bool(large)
+    counted = [Counter(told["host_warnings"]) for told in rows if "host_warnings" in told]
+    if counted:
+        counts = ", ".join(f"{kind} {count:,}" for kind, count in sorted(sum(counted, Counter()).items())) or "none"
+        which = "" if len(counted) == len(written) else f", of the {len(counted)} programs made last"
+        lines += [f"Warnings in generated host parts under the flags of our own C{which}: {counts}.", ""]
     streams = _streams(rows)
     return "\n".join([*lines, *streams, ""] if streams else lines)
+
+
+def _large(told: dict[str, Any]) -> list[str]:
+    """Return a line for each large host part of a row."""
+    if "cells" in told:
+        return list(told["large"])
+    return [f"- {told['model']} on {told['chip']}: {name}, {weights:,} bytes, {operations:,} float operations"
+            for name, weights, operations in told.get("large", ())]  # fmt: skip
+
+
+def standing(page: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rows that stand in a page, as they are: {(model, chip): its cells and lines of large host parts}."""
+    lines = page.partition(START)[2].partition(END)[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if line.startswith("| ")]
+    return {
+        (cells[0], cells[1]): {
+            "model": cells[0], "chip": cells[1], "cells": cells,
+            "large": [line for line in lines if line.startswith(f"- {cells[0]} on {cells[1]}: ")],
+        }
+        for cells in rows if len(cells) == len(_HEAD) and cells != list(_HEAD)
+    }  # fmt: skip
 
 
 def _open(told: dict[str, Any] | None, limit: float | None) -> bool:
@@ -287,12 +312,15 @@ def _table(
                 with asked.log.open("a") as log:
                     log.write(json.dumps(told) + "\n")
             print("| " + " | ".join(_line(told)) + " |", flush=True)
+    page = asked.write.read_text(encoding="utf-8") if asked.write else ""
+    known = {**standing(page), **known}
     named = [(model.name, chip) for model, chip in pairs]
-    rows = [known[at] for at in named if at in known]
+    rows = [known[at] for at in dict.fromkeys((*named, *(known if page else ()))) if at in known]
+    rows.sort(key=lambda told: [*found].index(told["model"]) if told["model"] in found else len(found))
     missing = [f"{name} on {chip}" for name, chip in named if (name, chip) not in known]
     print(table(rows, missing))
     if asked.write:
-        write_text(asked.write, inserted(asked.write.read_text(encoding="utf-8"), table(rows, missing), (START, END)))
+        write_text(asked.write, inserted(page, table(rows, missing), (START, END)))
     return int(any("calls" in told and bool(told["failed"]) for told in rows))
 
 

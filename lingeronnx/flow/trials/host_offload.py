@@ -7,7 +7,7 @@ cells of states that are fed back (`states.cells`), and their gates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ...errors import ConstraintError
 from ...fit.bounds import FLOOR
@@ -34,6 +34,7 @@ _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
 _GATE_GAIN = 0.3  # dB of an output below the next
 _WEAK_GAIN = 0.5  # dB of such an output, where nodes leave of which the chip makes little by themselves
 _LEAST = 30.0  # dB: where an output or a part of it is below that, more is tried than the usual
+_USELESS = 10.0  # dB: an output below that has lost what it says
 _EXACT = 60.0  # dB: what a part has beyond that is no loss
 
 _UNTRIED = "where the graph's ends are better in float was not tried, for {}: give {}"
@@ -70,7 +71,8 @@ def with_best_ends(best: Compared, progress: Progress | None = None) -> Compared
         if not more.keys() - kept.keys() - prepared.parts.floats.keys():
             continue
         host = {**kept, **more}
-        offloaded = prepared.with_host(host)
+        # What is float stays so: behind what leaves it may look like work for the chip again, at one end of it.
+        offloaded = prepared.with_host({**prepared.parts.floats, **host})
         try:
             planned = plan_for(offloaded, None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
@@ -292,14 +294,21 @@ def _expects(node: ir.Node) -> bool:
 def _wins(old: Compared, new: Compared, gain: float) -> bool:
     """Whether `new` is better: an output gained `gain` dB, none lost, and what was ready for a chip still is.
 
-    A part of an output that joins several tensors counts as an output.
+    A part of an output that joins several tensors counts as an output. Where one is of no use, less of another is no
+    loss if the farthest of all comes nearer, and all do on average.
     """
     before, after = old.fidelity, new.fidelity
     gains = [level(after.outputs[name]["sqnr"]) - level(output["sqnr"]) for name, output in before.outputs.items()]
     parts = {(p.output, p.axis, p.first): min(level(p.sqnr), _EXACT) for p in after.parts}
     gains += [parts[p.output, p.axis, p.first] - min(level(p.sqnr), _EXACT) for p in before.parts]
-    if max(gains, default=0.0) < gain or min(gains, default=0.0) < -_LOSS:
+    if max(gains, default=0.0) < gain or (min(gains, default=0.0) < -_LOSS and not _rescued(old, new, gains)):
         return False
     if _cut(old.prepared):  # not ready for a chip, whatever its parts are
         return True
     return new.result.report.chip_ready or not old.result.report.chip_ready
+
+
+def _rescued(old: Compared, new: Compared, gains: Sequence[float]) -> bool:
+    """Whether the farthest of outputs that are of no use comes as much nearer as an end has to gain, and all do."""
+    before, after = min(levels(old)), min(levels(new))
+    return before < _USELESS and after - before >= _GAIN and sum(gains) >= _GAIN * len(gains)

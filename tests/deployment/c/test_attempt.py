@@ -73,6 +73,18 @@ def test_many_ports(tmp_path):
     assert not proof(made).failed
 
 
+def test_rows_of_32_bits_between_parts(tmp_path):
+    """The host reads sums of several rows as the chip has them, for a layer behind it."""
+    net = nets.Net(6, 16, seed=2)
+    weights = [net.const(net.rng.standard_normal(shape).astype(np.float32)) for shape in ((16, 24), (24, 3))]
+    waves = net.node("Sin", net.node("MatMul", "x", weights[0], out="sums"))
+    model = net.graph(net.node("MatMul", waves, weights[1], out="y"))
+    wide = {"sums": {"out_bits": 32}}
+    made = programs.made(tmp_path / "board", model, nets.samples(model, 16), "rows", platform="venusA", overrides=wide)
+    assert [port.dtype for port in made.program.chip[0].outputs] == ["int32"]
+    assert not proof(made).failed
+
+
 def test_parts(several, stream, alone):
     assert [p.name for p in several.program.parts] == ["chip1", "host1", "chip2", "host2"]
     assert len(stream.program.states) == 2

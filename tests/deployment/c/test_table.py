@@ -78,3 +78,26 @@ def test_a_program_that_fails_is_told():
     text = benchmark.table(rows)
     assert "0 of 1 programs proved; 1 were not written." in text
     assert "no: not" in text
+
+
+def test_rows_of_the_page_stay(tmp_path, capsys):
+    """A log has the rows made last: the others stay where they stand, with what is told of them below."""
+    cells = ["1"] * 9 + ["3 calls"] + ["0"] * 5
+    lines = [" | ".join([name, chip, *cells]) for name in ("digits_cnn", "digits_lstm") for chip in benchmark.CHIPS]
+    large = "- digits_cnn on arcs: host1, 200,000 bytes, 5 float operations"
+    old = "\n".join([*(f"| {line} |" for line in lines), "", large, "- digits_lstm on arcs: host1, 9 bytes", ""])
+    page, log = tmp_path / "page.md", tmp_path / "log"
+    page.write_text(f"# Programs\n\n{benchmark.START}{old}{benchmark.END}\nbelow\n")
+    log.write_text(json.dumps({"model": "digits_lstm", "chip": "arcs", "failed": "not chip-ready"}) + "\n")
+    words = ["--log", str(log), "--write", str(page), "--only", "digits_lstm", "digits_gru", "--chips", "arcs"]
+    for _ in range(2):
+        assert benchmark.main(words) == 0
+        capsys.readouterr()
+        text = page.read_text()
+        assert [f"| {line} |" in text for line in lines] == [True] * 4 + [False, True]
+        assert "| digits_lstm | arcs | no: not chip-ready |" in text
+        assert "5 of 6 programs proved; 1 were not written." in text
+        assert "Not run: digits_gru on arcs." in text
+        assert large in text
+        assert "9 bytes" not in text
+        assert text.endswith(f"{benchmark.END}\nbelow\n")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.trials.host_offload import ends
+from lingeronnx.flow import compared, plan_for, prepare
+from lingeronnx.flow.trials import host_offload
+from lingeronnx.flow.trials.host_offload import ends, with_best_ends
 from lingeronnx.graph import ir, operators
-from tests.nets import Net
+from tests.nets import Net, samples
 
 _BINS, _MEL, _FRAMES, _WINDOW = 17, 8, 12, 32
 
@@ -90,3 +94,44 @@ def test_any_activation_tells_a_network(bend: str) -> None:
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
     more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(30)))
     assert ends(net.graph(_network(net, net.node("Log", more), 8)), lost=True) == []
+
+
+def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum between floats, in float with the layers in front of it, does not come back where these go, too."""
+    net = Net(4, 8, 8, seed=5)
+    curves = [net.node("Erf", net.conv("x", (4, 4, 1, 1))) for _ in range(2)]
+    both = net.node("Erf", net.node("Add", *curves))
+    model = net.graph(net.conv(both, (8, 4, 3, 3), pads=[1] * 4, out="y"))
+    settings = {"platform": "venus", "effort": "normal", "max_parts": 9}
+    prepared = prepare(model, samples(model, 16), None, settings)
+    layers = [str(node.name) for node in prepared.graph.graph if node.op_type == "Conv"][:2]
+    assert {"Add", "Erf"} == {node.op_type for node in prepared.graph.graph if str(node.name) in prepared.parts.floats}
+    planned = plan_for(prepared, None, None)
+    best = compared(prepared, planned, planned.graph)
+    monkeypatch.setattr(host_offload, "levels", lambda one: [0.0])
+    monkeypatch.setattr(host_offload, "without_weak_nodes", lambda *rest: dict.fromkeys(layers, "for a test"))
+    monkeypatch.setattr(host_offload, "_wins", lambda old, new, gain: True)
+    floats = with_best_ends(best).prepared.parts.floats
+    assert floats.keys() == prepared.parts.floats.keys() | set(layers)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wins"),
+    [
+        ([2, 8, 15], [13, 8, 13], True),  # one of no use is nearer by far
+        ([12, 18, 25], [23, 18, 23], False),  # none was of no use
+        ([2, 8, 15], [4, 20, 13], False),  # the farthest stays so
+        ([2, 8, 15], [6, 8, 10], False),  # they are not nearer on average
+        ([2, 8, 15], [3, 8, 15], True),
+        ([2, 8, 15], [2, 8, 15], False),
+    ],
+)
+def test_what_an_output_may_lose(
+    before: list[float], after: list[float], wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(levels: list[float]) -> SimpleNamespace:
+        outputs = {f"y{number}": {"sqnr": level} for number, level in enumerate(levels)}
+        return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=[]), prepared=None)
+
+    monkeypatch.setattr(host_offload, "_cut", lambda prepared: True)
+    assert host_offload._wins(told(before), told(after), 0.5) is wins

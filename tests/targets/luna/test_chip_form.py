@@ -162,6 +162,22 @@ def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
     assert kinds(quantize(model, nets.samples(model), platform="arcs")) == ["Quant", "LinearInt", "Dequant"]
 
 
+@pytest.mark.parametrize(("turned", "outputs"), [(False, 48), (True, 1)], ids=["rows", "mean over steps"])
+def test_rows_of_32_bits_stay_whole(turned, outputs):
+    """An iqCat of parts, and a convolution in a layer's place, write 8 bits: sums of 32 would be cut off."""
+    net = nets.Net(6, 16, seed=6)
+    source = net.node("Transpose", "x", perm=[0, 2, 1]) if turned else "x"
+    weight = net.rng.standard_normal((6 if turned else 16, outputs)).astype(np.float32)
+    model = net.graph(net.node("MatMul", source, net.const(weight), out="y"))
+    feed = nets.samples(model, 12)
+    result = quantize(model, feed, platform="venusA", effort="fast", overrides={"y": {"out_bits": 32}})
+    assert kinds(result).count("LinearInt") == 1
+    assert judged(result, "venusA", "-m", "LINEAR").problems == []
+    x = feed["x"][:1].swapaxes(1, 2) if turned else feed["x"][:1]
+    (y,) = Session(result.graph).run(None, {"x": feed["x"][:1]})
+    assert np.abs(y - x @ weight).max() < 0.02 * np.abs(y).max()
+
+
 def test_a_softmax_has_its_work_area(monkeypatch):
     net = nets.Net(8, 16, seed=7)
     weights = [net.const(net.rng.standard_normal((16, 16)).astype(np.float32)) for _ in range(2)]

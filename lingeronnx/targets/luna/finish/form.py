@@ -17,7 +17,7 @@ What a platform's row calls a fault is what the packer does to a graph that is r
     softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
                       large enough
     linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
-                      need no more than the iqCat behind them plans
+                      need no more than the iqCat behind them plans; not of 32 bits, which an iqCat cuts off
     affine-placement  a BatchNorm2dInt reads shared memory, where the rows of a LinearInt may not be written: an iqCat
                       of its parts moves them
     linear-rows       a mean over the steps of a sequence is a convolution instead of a LinearInt of several rows

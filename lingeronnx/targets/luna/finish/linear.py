@@ -24,7 +24,7 @@ _MOST_PARTS = 16
 
 
 def parted_rows(graph: ir.Graph, target: Target) -> list[Fitted]:
-    """Cut every LinearInt over its outputs that needs more work area than any node of the graph plans.
+    """Cut every LinearInt of 8 bits over its outputs that needs more work area than any node of the graph plans.
 
     One of M rows of N to L elements writes ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs M*L.
     """
@@ -33,7 +33,7 @@ def parted_rows(graph: ir.Graph, target: Target) -> list[Fitted]:
     done = []
     for node, (m, n, wide) in sorted(rows.items(), key=lambda item: -item[1][0] * item[1][2]):
         need = m * (max(n, wide) + wide)
-        if m == 1 or need <= area or m * wide > LARGEST_AREA:
+        if m == 1 or need <= area or m * wide > LARGEST_AREA or not _narrow(node):
             continue
         after = max(area, m * wide)
         counts = range(2, _MOST_PARTS + 1)
@@ -86,7 +86,7 @@ def means_as_convolutions(graph: ir.Graph, target: Target) -> list[Fitted]:
     done = []
     for node in list(graph.graph):
         size, source = rows_of(node), _turned(node)
-        if size is None or source is None or size[0] == 1 or size[2] != 1:
+        if size is None or source is None or size[0] == 1 or size[2] != 1 or not _narrow(node):
             continue
         result, image = node.outputs[0], [1, size[1], 1, size[0]]
         arrays = [a for value in node.inputs[1:] if (a := ir.const(value)) is not None]
@@ -135,6 +135,11 @@ def rows_of(node: ir.Node) -> tuple[int, int, int] | None:
     if node.op_type == LINEAR.name and shape is not None and None not in shape[1:]:
         weight = ir.const(node.inputs[1])
     return None if weight is None or shape is None else (math.prod(shape[1:-1]), weight.shape[1], weight.shape[0])  # type: ignore[arg-type]
+
+
+def _narrow(node: ir.Node) -> bool:
+    """Whether `node` writes 8 bits: an iqCat of its parts, and a convolution in its place, write no more."""
+    return bool(ir.attr(node, "o_bits", 8) == 8)
 
 
 def _planned(node: ir.Node, rows: tuple[int, int, int] | None) -> int:
