@@ -186,7 +186,14 @@ def quantize(
             limit=settings.get("limit"),
             progress=progress,
         )
-    return result
+    return result if goal is None else _with_doubt(result, goal)
+
+
+def _with_doubt(result: QuantizedModel, goal: Goal) -> QuantizedModel:
+    """Return `result` with a note where it was chosen by too few samples with labels."""
+    report = result.report
+    doubt = "" if report.accuracy is None else goal.doubt(report.accuracy["samples"])
+    return replace(result, report=replace(report, notes=(*report.notes, doubt))) if doubt else result
 
 
 @dataclass(frozen=True)

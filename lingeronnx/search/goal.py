@@ -23,6 +23,8 @@ from .cost import AttemptCost
 
 __all__ = ["Goal", "Measured"]
 
+_FEWEST = 10  # samples that a wish allows for, below which chance decides which attempt meets it
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -157,6 +159,18 @@ class Goal:
             **sizes,
         )
         return self.measured(evaluation.value, evaluation.baseline if float_value is None else float_value)
+
+    def doubt(self, samples: int) -> str:
+        """Return a note where a wish in points allows for so few of `samples` that chance decides, "" where not."""
+        if self.max_drop is None or self.unit != "%":
+            return ""
+        allowed = math.floor(self.max_drop * samples / 100 + 1e-9)
+        if allowed >= _FEWEST:
+            return ""
+        return (
+            f"the wish allows for {allowed} of {samples} samples with labels: so few that chance decides which attempt "
+            "meets it; give more samples, or wish for min_sqnr or max_flash, which need no labels"
+        )
 
     def measured(self, value: float, float_value: float | None) -> Measured:
         """Return what a value means for the wish."""

@@ -450,6 +450,17 @@ def test_auto_gives_the_wish_the_fewest_bits():
     assert counts[0] > counts[1]
 
 
+@pytest.mark.parametrize(("wish", "count", "few"), [(50.0, 18, True), (50.0, 20, False), (100.0, 10, False)])
+def test_a_wish_that_so_few_labels_cannot_tell_is_doubted(wish, count, few):
+    """Nine samples that may be lost are too few, ten are not."""
+    net = nets.plain()
+    feed = data(net, count)
+    labels = np.zeros(count, np.int64)
+    made = api.quantize(net, data(net), platform="venus", max_drop=wish, eval_data=[({"x": feed}, labels)])
+    doubts = [note for note in made.report.notes if "so few that chance decides" in note]
+    assert [f"of {count} samples" in note for note in doubts] == [True] * few
+
+
 def test_auto_needs_a_wish():
     """And a platform's own narrowest width is where it begins."""
     with pytest.raises(ConfigError, match="weight_bits auto: what is wished chooses the widths"):

@@ -40,7 +40,7 @@ from .rounding import WAYS, compensated_round, descended, output_error
 __all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
 
 _FEW_BITS = 4  # of a weight, where refinement has most to gain
-_MANY_WAYS = 64  # roundings of a row that are kept where errors count by what they do at the outputs
+_MANY_WAYS = 16  # roundings of a row that are kept where errors count by what they do at the outputs
 _LARGE = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
 
