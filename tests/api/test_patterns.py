@@ -55,9 +55,6 @@ TABLE = {
         "line", """s = Slice(c, zero, four, one) t = Slice(c, four, eight, one) a = Tanh(s) b = Sigmoid(t)
             d = Mul(a, b) z = Concat<axis = 1>(d, d)""",
         {"zero": np.array([0]), "four": np.array([4]), "eight": np.array([8]), "one": np.array([1])}),
-    "bilinear with corners aligned": (
-        "map", """z = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(c, , scales)""",
-        {"scales": np.array([1, 1, 1.625, 2], np.float32)}),
     "a reflection around a map": (
         "map", """z = Pad<mode = "reflect">(c, p)""", {"p": np.array([0, 0, 1, 2, 0, 0, 2, 1])}),
     "the edge around a line": ("line", """z = Pad<mode = "edge">(c, p)""", {"p": np.array([0, 0, 2, 0, 0, 1])}),
