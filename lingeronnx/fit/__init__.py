@@ -1,9 +1,9 @@
 """Rewrites that make a float model fit a platform, each exact or with a stated cost.
 
-One file per rewrite; `REWRITES` says in which order they are tried on a node that breaks a limit, or on any node where
-that makes it cheaper. A rewrite changes the graph in place, keeps its float function and the names of surviving
-tensors, and refuses (None) where it could not end within the limits. `fit` goes round until nothing changes, so that
-one rewrite may prepare for another; a second `fit` does nothing.
+One file per rewrite, or for a few that are alike; `REWRITES` says in which order they are tried on a node that breaks a
+limit, or on any node where that makes it cheaper. A rewrite changes the graph in place, keeps its float function and
+the names of surviving tensors, and refuses (None) where it could not end within the limits. `fit` goes round until
+nothing changes, so that one rewrite may prepare for another; a second `fit` does nothing.
 """
 
 from __future__ import annotations

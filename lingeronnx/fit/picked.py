@@ -3,7 +3,8 @@
     Pad by the edge, a reflection or the other end, and a Slice backwards: runs of positions, side by side again
     Slice with a step k of [.., n, ..]:  read as [.., n/k, k, ..], one position of the new axis
 
-On both sides of the runs the scale is one, so nothing is rounded.
+On both sides of the runs the scale is one, so nothing is rounded. Not in front of the first layer and not behind the
+last one: there the host does it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..graph import ir
 from ..ops.moves.pad import pads_of
 from ..targets import Target
 from ._base import Maker, runs
+from .affine import between_layers
 
 __all__ = ["pad_by_copies", "slice_apart"]
 
@@ -27,7 +29,7 @@ _MODES = ("edge", "reflect", "wrap")
 
 def pad_by_copies(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a Pad that repeats elements as these elements beside the others."""
-    if node.op_type != "Pad" or node.domain:
+    if node.op_type != "Pad" or node.domain or not between_layers(node):
         return None
     mode, pads, sizes = str(ir.attr(node, "mode", "constant")), pads_of(node), ir.shape(node.inputs[0])
     if mode not in _MODES or pads is None or not sizes or None in sizes[1:] or min(pads) < 0:
@@ -46,7 +48,7 @@ def pad_by_copies(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, 
 def slice_apart(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a Slice with a step as one without."""
     sizes = ir.shape(node.inputs[0]) if node.op_type == "Slice" and not node.domain else None
-    if not sizes or None in sizes[1:]:
+    if not sizes or None in sizes[1:] or not between_layers(node):
         return None
     ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, len(sizes))
     if not ranges or 0 in ranges or all(part.step == 1 for part in ranges.values()):

@@ -71,6 +71,14 @@ def test_backwards_and_on_two_axes():
     assert ops(model).count("Conv") == 2
 
 
+def test_the_host_does_it_at_the_ends():
+    net = Net(4, 6, 6, seed=1)
+    bounds = [net.const(np.array([part])) for part in (0, 6, 2, 2)]
+    padded_ = net.node("Pad", "x", net.const(np.array([0, 0, 1, 1, 0, 0, 1, 1])), mode="reflect")
+    last = net.conv(padded_, (4, 4, 3, 3))
+    assert fitted(net.graph(net.node("Slice", last, *bounds, out="y"))) == []
+
+
 def test_many_runs_stay():
     """Sixteen slices are enough; and the batch is not cut."""
     assert fitted(sliced([3], [-1], [-(1 << 40)], [-1], size=(2, 17))) == []
