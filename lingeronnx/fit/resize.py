@@ -7,8 +7,8 @@ linear, 2   the map u of repeated elements, its edge repeated once, under a dept
             asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact in 8 bits: one rounding.
 linear, 1/k a depthwise filter that moves by k: of half_pixel the mean of the two elements in the middle of k, of an
             odd k the one there; of asymmetric the first.
-linear      to any other sizes, also with corners aligned: rows and columns one after the other as the channels of a
-            convolution of one tap, whose weights are what each result takes of each element.
+linear      to any other sizes, also with corners aligned, between layers: rows and columns one after the other as the
+            channels of a convolution of one tap, whose weights are what each result takes of each element.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..formats.moves.spread import COORDINATES, nearest_places
 from ..graph import ir
 from ..targets import Target
 from ._base import Maker, by
+from .affine import between_layers
 
 __all__ = ["repeat_elements"]
 
@@ -153,6 +154,8 @@ def _by_products(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, s
     """Write a linear Resize to any sizes as a product by a constant matrix for each axis that changes."""
     coordinates, source = str(ir.attr(node, "coordinate_transformation_mode", "half_pixel")), ir.source(node)
     if target.conv is None or coordinates not in COORDINATES or ir.attr(node, "antialias", 0):
+        return None
+    if not between_layers(node):  # a last one to the size of a picture is the host's
         return None
     batch, channels, high, wide = list(source.shape or ())
     (_, _, rows, columns), (_, _, more_rows, more_columns) = (ir.known_shape(v) for v in (source, node.outputs[0]))

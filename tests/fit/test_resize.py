@@ -29,28 +29,27 @@ def resized(factors, size=(5, 4), channels=3, **attributes):
 
 
 def resized_to(size, results, channels=3, **attributes):
-    """The same, to `results` rows and columns."""
+    """A convolution, a Resize to `results` rows and columns, a convolution."""
     held = onnx.numpy_helper.from_array(np.array([1, channels, *results], np.int64), "s")
-    return _resized(size, results, channels, ["a", "", "", "s"], held, attributes)
+    last = helper.make_node("Conv", ["r", "v"], ["y"], "last")
+    return _resized(size, results, channels, ["a", "", "", "s"], held, attributes, last)
 
 
-def _resized(size, results, channels, inputs, held, attributes):
-    high, wide = results
+def _resized(size, results, channels, inputs, held, attributes, last=None):
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
         helper.make_node("Resize", inputs, ["r"], "resize", **attributes),
-        helper.make_node("Relu", ["r"], ["y"], "relu"),
+        last or helper.make_node("Relu", ["r"], ["y"], "relu"),
     ]
-    weight = np.random.default_rng(0).standard_normal((channels, 2, 1, 1)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    weights = {"w": (channels, 2, 1, 1)} | ({"v": (channels, channels, 1, 1)} if last else {})
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("x", 1, ["N", 2, *size])],
-        [helper.make_tensor_value_info("y", 1, ["N", channels, high, wide])],
-        [
-            onnx.numpy_helper.from_array(weight, "w"),
-            held,
-        ],
+        [helper.make_tensor_value_info("y", 1, ["N", channels, *results])],
+        [*(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()), held],
     )
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
     trace_shapes(model, {"x": np.zeros((1, 2, *size), np.float32)})
@@ -145,6 +144,12 @@ def test_chips_take_it(target, mode):
 def test_other_coordinates_are_left_alone(attributes):
     model = resized((2, 2), **attributes)
     assert fit(model, VENUS) == []
+
+
+def test_the_last_one_is_left_to_the_host():
+    """Scores resized to the size of a picture."""
+    for mode in ("half_pixel", "align_corners"):
+        assert fit(resized((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS) == []
 
 
 @examples(25)
