@@ -1,7 +1,6 @@
 """What the float model gives at the layers that are refined: some of its outputs, or sums over them.
 
 A layer's bias is moved by the mean error of those outputs that lie inside what the integer tensor can hold, and that no
-A layer's bias is moved by the mean error of those outputs that lie inside what the integer tensor can hold, and that no
 Relu behind the layer cuts off. Where a LeakyRelu or PRelu alone reads the layer, it is the mean error behind that which
 is taken out: an error below 0 counts for its slope only. (Taken out in front, as much on either side of 0, it would
 leave the positive values too small where a layer's outputs have shrunk, and more so layer after layer.) Of the float
