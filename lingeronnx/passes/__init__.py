@@ -38,6 +38,7 @@ from .axes.batch_first import batch_first
 from .axes.channels import channels
 from .axes.constant_rows import constant_rows
 from .axes.dense_order import dense_order
+from .axes.joined_parts import joined_parts
 from .axes.layout import layout
 from .axes.merge_axes import merge_axes
 from .axes.rows import rows
@@ -140,6 +141,7 @@ PASSES = (
     Pass("fold-constants", fold_constants, _LINE, ensures=_LINE),
     Pass("zero-states", zero_states, _LINE, ensures=_LINE, left=begins_with_a_state),
     Pass("drop-identity", drop_identity, _ALL, ensures=_ALL, left=of("Identity")),
+    Pass("joined-parts", joined_parts, _ALL, ensures=_ALL),
     Pass("constant-reshape", constant_reshape, _ALL, ensures=_ALL, left=is_computed),
     Pass("einsum", einsum, _ALL, ensures=_ALL, left=of("Einsum")),
     Pass("constant-factor", constant_factor, _ALL, ensures=_ALL),

@@ -313,6 +313,41 @@ def test_a_counted_loop(start):
     assert changes(check_control, model) == 0
 
 
+WHILE = """y, n, m, ys = Loop({turns}, go, x, zero, most)<
+    body = b (int64 i, bool c, float[N,4] s, int32 at, int32 end) =>
+    (bool o, float[N,4] r, int32 next, int32 same, float[N,4] scan) {{
+        next = Add(at, step) f = Cast<to = 1>(next) e = Cast<to = 1>(end) o = Less(f, e) same = Identity(end)
+        r = Add(s, k) scan = Neg(r) }}>"""
+
+
+@pytest.mark.parametrize(
+    ("turns", "most", "step", "count"), [("", 7, 3, 3), ("", 1, 3, 1), ("two", 7, 3, 2), ("many", 7, 1, 7)]
+)
+def test_a_loop_whose_condition_counts(turns, most, step, count):
+    """A `while` that compares a counter turns as often as constants say, or as its number does where that is less."""
+    text = f"""g (float[N,4] x) => (float[N,4] y, float[{count},N,4] ys) {{ {WHILE.format(turns=turns)} }}"""
+    held = {"zero": np.array(0, np.int32), "most": np.array(most, np.int32), "step": np.array(step, np.int32)}
+    held |= {"go": np.array(True), "k": rand(4), "two": np.array(2), "many": np.array(UNROLLED + 9)}
+    model = graph(text, **held)
+    x = rand(2, 4)
+    want = outputs(graph(text, **held), {"x": x})
+    assert changes(inline_control, model) == 1
+    assert ops(model).count("Neg") == count
+    for name, array in outputs(model, {"x": x}).items():
+        np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
+    assert changes(inline_control, model) == 0
+
+
+def test_a_counter_of_the_run_or_without_end_stays():
+    """Turns that depend on an input, or that are more than may be written out, are left."""
+    held = {"zero": np.array(0, np.int32), "step": np.array(1, np.int32), "go": np.array(True), "k": rand(4)}
+    for given, more in ((", int32 most", {}), ("", {"most": np.array(UNROLLED + 1, np.int32)})):
+        text = f"g (float[N,4] x{given}) => (float[N,4] y) {{ {WHILE.format(turns='')} }}"
+        model = graph(text, **held, **more)
+        assert changes(inline_control, model) == 0
+        assert "Loop" in ops(model)
+
+
 EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Less(m, z)"
 TURNS = f"it is not a loop of at most {UNROLLED} turns whose number is known before the run"
 #: Control flow that stays -> (inputs, body, constants, reason).

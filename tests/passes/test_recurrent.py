@@ -97,6 +97,8 @@ def test_one_direction(kind, name, direction, opset):
 
 FLAT = f"{LAYER} z = Transpose <perm=[0,2,1,3]> (y4) y3 = Reshape(z, flat)"
 SECOND = 'u4 = LSTM <direction="bidirectional", hidden_size=3> (y3, w2, r2) v = Transpose <perm=[0,2,1,3]> (u4)'
+BACK = "z = Transpose <perm=[1,0,2]> (j) y = Abs(z)"
+APART = f"f = Squeeze(f4, one) l = Squeeze(l4, one) j = Concat <axis=2> (f, l) {BACK}"
 BOTH = {
     "sequence": (f"{FLAT} y = Transpose <perm=[1,0,2]> (y3)", "float[N,5,6] y"),
     "states": (
@@ -104,8 +106,19 @@ BOTH = {
         "float[N,6] y",
     ),
     "stack": (f"{FLAT} {SECOND} v3 = Reshape(v, flat) y = Transpose <perm=[1,0,2]> (v3)", "float[N,5,6] y"),
+    "each by a slice": (
+        f"{LAYER} f4 = Slice(y4, zero, one, one) l4 = Slice(y4, one, far, one) {APART}", "float[N,5,6] y",
+    ),
+    "each by a gather": (
+        f"{LAYER} f = Gather <axis=1> (y4, first) l = Gather <axis=-3> (y4, less) j = Concat <axis=2> (f, l) {BACK}",
+        "float[N,5,6] y",
+    ),
+    "each by a split": (f"{LAYER} f4, l4 = Split <axis=1> (y4) {APART}", "float[N,5,6] y"),
+    "one by a slice": (
+        f"{LAYER} f4 = Slice(y4, one, far, one) j = Squeeze(f4, one) {BACK}", "float[N,5,3] y",
+    ),
     "four axes": (f"{TURN} y, h = {{L}}>(t, w, r, b)", "float[5,D,N,3] y"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -114,7 +127,7 @@ def test_two_directions(kind, name):
     """Two functions, joined along the last axis where exporters flatten the directions."""
     body, result = BOTH[name]
     arrays = {"flat": np.array([0, 0, -1]), "first": np.array(0), "last": np.array(1), "w2": rand(2, 12, 6),
-              "r2": rand(2, 12, 3)}  # fmt: skip
+              "r2": rand(2, 12, 3), "less": np.array(-1), "far": np.array([9]), **AXES}  # fmt: skip
     graph = model(kind, body, result, direction="bidirectional", **arrays)
     feed = feeds(graph)
     before = outputs(graph, feed)
@@ -122,7 +135,7 @@ def test_two_directions(kind, name):
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
     kinds = [node.op_type for node in after.graph if node.domain == ir.DOMAIN]
-    assert len(kinds) == (4 if name == "stack" else 2)
+    assert len(kinds) == {"stack": 4, "one by a slice": 1}.get(name, 2)  # what nobody reads is gone
     assert ("Transpose" in [node.op_type for node in after.graph]) == (name == "four axes")
 
 

@@ -1,7 +1,7 @@
-"""Control flow that is decided before the run: If on a constant inlined, Loop with a constant count unrolled.
+"""Control flow that is decided before the run: If on a constant inlined, Loop with a known number of turns unrolled.
 
-A Loop is unrolled where it runs at most `UNROLLED` times, its condition never changes and starts true. Everything else
-is refused by `check_control`, with the node's name: the chips run straight lines.
+A Loop is unrolled where it runs at most `UNROLLED` times, as `loop_turns` finds. Everything else is refused by
+`check_control`, with the node's name: the chips run straight lines.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from ...errors import ModelError
 from ...graph import ir
 from ...graph.extent import UNROLLED
 from .._pass import Answer, Reason
+from .loop_turns import turns
 from .scalar_inputs import fix_option
 
 
@@ -87,18 +88,14 @@ def _inline_if(model: ir.Graph, node: ir.Node) -> int:
 
 
 def _unroll(model: ir.Graph, node: ir.Node) -> int:
-    turns, start = (ir.const(node.inputs[i]) if len(node.inputs) > i else None for i in (0, 1))
-    body = node.attributes["body"].as_graph()
-    conditional = len(node.inputs) > 1 and node.inputs[1] is not None
-    if turns is None or turns.size != 1 or not 0 < int(turns.reshape(())) <= UNROLLED or not _goes_on(body):
-        return 0
-    if conditional and (start is None or not start.all()):
+    count, body = turns(model, node), node.attributes["body"].as_graph()
+    if count is None:
         return 0
     states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
     carried = len(states)
     scans: list[list[ir.Value]] = [[] for _ in body.outputs[1 + carried :]]
     true = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_true"), np.array(True))
-    for turn in range(int(turns.reshape(()))):
+    for turn in range(count):
         number = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_turn"), np.array(turn, np.int64))
         results = _move(model, node, body.clone(allow_outer_scope_values=True), [number, true, *states])
         states = results[1 : 1 + carried]
@@ -107,18 +104,6 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     stacked = [_stack(model, node, column) for column in scans]
     _finish(model, node, [*states, *stacked])
     return 1
-
-
-def _goes_on(body: ir.Body) -> bool:
-    """Whether the condition that `body` hands to the next turn is always true."""
-    value = body.outputs[0]
-    while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
-        value = maker.inputs[0]
-    if maker is not None and maker.op_type == "Constant":
-        constant = ir.attr(maker, "value")
-        return constant is not None and bool(np.all(constant))
-    array = ir.const(value)
-    return value is body.inputs[1] or (array is not None and bool(np.all(array)))
 
 
 def _move(model: ir.Graph, before: ir.Node, graph: ir.Body, given: list[ir.Value]) -> list[ir.Value]:

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from ...formats.moves.select import slices
 from ...graph import ir, operators
 from ...ops.layers.recurrent import directions, full_length, given, obstacle
 from .._pass import Answer, Reason
+from .recurrent_function import declare
 
 _KINDS = ("LSTM", "GRU")
 _SWAP = (1, 0, 2)
@@ -244,6 +246,11 @@ class _RecurrentWriter:
                 width = len(each) * self._units
                 both = each[0] if len(each) == 1 else self._once("both", each, (length, width))
                 self._instead(_flat_output(use.node), both, _SWAP)
+                continue
+            for result, number in _taken(use.node, len(each)):
+                self._instead(result, each[number], _SWAP)
+            if use.node.graph is not None and not any(v.uses() or v.is_graph_output() for v in use.node.outputs):
+                self._model.graph.remove(use.node, safe=True)
         if whole.uses() or whole.is_graph_output():
             axis = np.array([1], np.int64)
             parts = []
@@ -358,6 +365,30 @@ def _joins_directions(node: ir.Node, count: int) -> bool:
     return after[0] == before[0] and after[2] == int(before[2] or 0) * int(before[3] or 0)
 
 
+def _taken(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
+    """Return the tensors [T, N, H] of one direction each that `node` takes from Y [T, D, N, H], with their numbers."""
+    if node.domain:
+        return []
+    if node.op_type == "Gather":
+        chosen = ir.const(node.inputs[1])
+        one = chosen is not None and chosen.ndim == 0 and ir.attr(node, "axis", 0) in (1, -3)
+        return [(node.outputs[0], int(chosen) % count)] if one and chosen is not None else []
+    if node.op_type == "Slice":
+        ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 4)
+        parts = list(range(count)[ranges[1]]) if ranges is not None and set(ranges) == {1} else []
+        parts = parts if len(parts) == 1 else []
+    elif node.op_type == "Split" and ir.attr(node, "axis", 0) in (1, -3) and len(node.outputs) == count:
+        parts = list(range(count))
+    else:
+        return []
+    squeezed = [(ir.sole_consumer(value), number) for value, number in zip(node.outputs, parts, strict=False)]
+    return [
+        (flat.outputs[0], number)
+        for flat, number in squeezed
+        if flat is not None and flat.op_type == "Squeeze" and not flat.domain and ir.axes(flat) in ([1], [-3])
+    ]
+
+
 def _flat_output(node: ir.Node) -> ir.Value:
     """Return the tensor [T, N, D*H] that `node` begins."""
     if node.op_type == "Squeeze":
@@ -365,78 +396,3 @@ def _flat_output(node: ir.Node) -> ir.Value:
     flat = ir.sole_consumer(node.outputs[0])
     assert flat is not None
     return flat.outputs[0]
-
-
-# ---- the functions -----------------------------------------------------------------------------------------------
-
-
-def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
-    """Add the function of an LSTM or GRU that is given `more` to the model, once; return its name."""
-    function = "_".join(filter(None, (kind, "".join(key[0] for key in more))))
-    if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
-        return function
-    version = ir.opset(model)
-    x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
-    further = {key: ir.Value(name=key) for key in more}
-    nodes: list[ir.Node] = []
-
-    def add(
-        op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
-    ) -> ir.Value:
-        new = ir.node(op_type, inputs, attrs or {})
-        new.outputs[0].name = output
-        nodes.append(new)
-        return new.outputs[0]
-
-    def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
-        if version < 13:
-            return add(op_type, [value], output, {"axes": [axis]})
-        number = add("Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))})
-        return add(op_type, [value, number], output)
-
-    turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
-    wide = [axes("Unsqueeze", value, 0, f"{value.name}_d") for value in (w, r, b)]
-    lengths = further.get("lengths")
-    states: list[ir.Value | None] = [None, None]
-    if further.keys() - {"lengths"}:  # a constant state has one row for all samples
-        size = add("Shape", [x], "x_shape")
-        first, ones = (
-            add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
-            for name, value in (("first", 0), ("ones", [1, 1]))
-        )
-        rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
-        target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
-        for index, key in enumerate("hc"):
-            if key in further:
-                full = add("Expand", [further[key], target], f"{key}_full")
-                states[index] = add("Transpose", [full], f"{key}_t", {"perm": [1, 0, 2]})
-    behind = [lengths, *states]
-    while behind and behind[-1] is None:
-        behind.pop()
-    kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
-    if kind == "GRU":
-        kinds["linear_before_reset"] = ir.AttributeType.INT
-    count = 3 if kind == "LSTM" else 2 if more else 1
-    steps = ir.Node(
-        "",
-        kind,
-        [turned, *wide, *behind],
-        [ir.RefAttr(name, name, of) for name, of in kinds.items()],
-        num_outputs=count,
-    )
-    for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
-        value.name = name
-    nodes.append(steps)
-    flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
-    y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
-    # all outputs are passed on: one without a reader would lose its name
-    ends = ("h_last", "c_last") if more else ("h", "c")
-    last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
-    body = ir.Body([x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
-    told = {"given": ir.AttributeType.STRINGS} if more else {}
-    options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
-    declared = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
-    model.functions[declared.identifier()] = declared
-    model.graph.opset_imports[ir.DOMAIN] = 1
-    model.ir_version = max(model.ir_version or 8, 8)
-    return function

@@ -210,6 +210,22 @@ def test_a_slice_and_a_concatenation_share_what_is_turned():
     assert_same(model, graph)
 
 
+def test_what_a_reader_further_behind_turns_is_there_for_one_before_it():
+    """A map with its edges beside it: the join, which reads the map last, is written first."""
+    net = IntNet("arcs", (1, 5, 6))
+    x = net.relu("xq", "a")
+    first = sliced(net, x, 2, 0, 1, "f")
+    net.cat([first, x, sliced(net, x, 2, 5, 6, "l")], 2, "c")
+    model = model_of(net, "c")
+    graph, count = written(model, join_turned, part_turned)
+    assert count == 3
+    made = set()
+    for node in graph.graph:
+        assert all(ir.producer(value) is None or ir.producer(value) in made for value in node.inputs)
+        made.add(node)
+    assert_same(model, graph)
+
+
 # ---- copies --------------------------------------------------------------------------------------------------------
 
 

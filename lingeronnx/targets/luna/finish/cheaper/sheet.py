@@ -6,6 +6,7 @@ one is a Transpose of two axes, the only one whose price is known.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -180,6 +181,8 @@ class Sheet:
             node = ir.make_node(TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat)
             node.outputs[0].shape = ir.oir_shape([columns, rows])
             found = self._turned[matrix.value, rows] = self.inserted(node, before)
+        else:
+            self._bring(found, before)
         return self.reshaped(found, matrix.shape[::-1], before)
 
     def taken(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
@@ -214,6 +217,14 @@ class Sheet:
         """Insert a node of one output; return that."""
         self.graph.graph.insert_before(before, node)
         return node.outputs[0]
+
+    def _bring(self, value: ir.Value, before: ir.Node) -> None:
+        """Let what makes `value`, for a reader further behind, stand in front of `before`, which reads it as well."""
+        behind = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
+        while (maker := ir.producer(value)) is not None and maker in behind:
+            self.graph.graph.remove(maker)
+            self.graph.graph.insert_before(before, maker)
+            value, before = ir.source(maker), maker
 
     def put(self, value: ir.Value, node: ir.Node) -> None:
         """Let `value` be what `node` gives, in the same sizes and under the same name; the node goes."""
