@@ -2,6 +2,8 @@
 
 Where GluInt stands in for a table it wants two or three axes and a short last one. The rows get the largest length up
 to 32 that divides the sizes (a matrix of length by twice the length writes GluInt's input), or the shortest above it.
+GluInt's work area takes several bytes for each number; where that is more than half of the shared memory, the rows are
+taken some at a time, so that no more than a quarter is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from ..graph import ir
 from ..ops.functions.gated import Gated
 from ..ops.functions.lut import SIGMOID, gated_axis
 from ..targets import Target
-from ._base import Maker, runs
+from ._base import Maker, chunks, runs
 
 __all__ = ["curve_in_rows"]
 
@@ -30,16 +32,28 @@ def curve_in_rows(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, 
     if length is None:
         return None
     make = Maker(model, node)
-    rows = [math.prod(sizes) // length, length]
-    source = make.reshape(ir.source(node), rows, "rows")
+    rows = math.prod(sizes) // length
+    source = make.reshape(ir.source(node), [rows, length], "rows")
     batch: ir.Size = (source.shape or ["N"])[0]
-    made = make(node.op_type, [source], [batch, *rows], "of_rows", dict(node.attributes), node.domain)
+    parts = []
+    for start, end in chunks(rows, _pieces(math.prod(sizes), target)):
+        some = make.crop(source, 1, start, end, "some_rows")
+        shape = [batch, end - start, length]
+        parts.append(make(node.op_type, [some], shape, "of_rows", dict(node.attributes), node.domain))
+    made = parts[0] if len(parts) == 1 else make.join(parts, 1, [batch, rows, length])
     make.reshape(made, sizes, "back")
     if not all(runs(each, target) for each in make.nodes):
         make.undo()
         return None
     make.done()
-    return f"in {rows[0]} rows of {length}", "exact"
+    return f"in {rows} rows of {length}" + (f", in {len(parts)} pieces" if len(parts) > 1 else ""), "exact"
+
+
+def _pieces(count: int, target: Target) -> int:
+    """Return in how many pieces `count` numbers are taken, so that the work area leaves room for what they are."""
+    area = target.curve.work * count if target.curve is not None else 0
+    memory = target.shared_memory
+    return 1 if memory is None or 2 * area <= memory else -(-4 * area // memory)
 
 
 def _length(count: int, most: int) -> int | None:

@@ -92,10 +92,14 @@ class PadLimits:
 
 @dataclass(frozen=True)
 class CurveLimits:
-    """Of sigmoid where GluInt stands in, fed by a LinearInt that doubles the last axis by a half of 1s."""
+    """Of sigmoid where GluInt stands in, fed by a LinearInt that doubles the last axis by a half of 1s.
+
+    work : bytes of shared memory that it works in, for each number that it gives.
+    """
 
     ranks: tuple[int, ...]
     max_length: int
+    work: int = 0
 
 
 @dataclass(frozen=True)

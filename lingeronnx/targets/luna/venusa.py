@@ -75,7 +75,7 @@ VENUSA = Target(
                 CurveArithmetic(PLAIN, Table.VENUSA, Reading.NOTHING),
                 "iqSigmoid",
                 miscompiled=True,
-                limits=CurveLimits(ranks=(2, 3), max_length=128),
+                limits=CurveLimits(ranks=(2, 3), max_length=128, work=14),
             ),
             **rows(RowsArithmetic(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
             **rows(Lstm(PLAIN, Table.VENUSA, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),

@@ -1,0 +1,48 @@
+"""A curve in rows: of a large map some rows at a time, so that GluInt's work area leaves room; the integers stay."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.api import quantize
+from lingeronnx.fit import curve_rows
+from lingeronnx.run.session import Session
+from lingeronnx.targets import by_name
+from tests.nets import Net, samples
+
+
+def curved(curve, size):
+    """Two convolutions of 8 channels with a curve between them."""
+    net = Net(3, size, size, seed=3, batch=1)
+    x = net.conv("x", (8, 3, 3, 3), pads=[1] * 4)
+    if curve == "SiLU":
+        x = net.node("Mul", x, net.node("Sigmoid", x))
+    else:
+        x = net.node("Sigmoid", x)
+    x = net.node("MaxPool", x, kernel_shape=[8, 8], strides=[8, 8])
+    return net.graph(net.conv(x, (4, 8, 1, 1), out="y"))
+
+
+@pytest.mark.parametrize("curve", ["SiLU", "Sigmoid"])
+def test_a_large_map_in_pieces(curve, monkeypatch):
+    """Chip-ready, which it is not as a whole; equal integers; each piece works in a quarter of the memory at most."""
+    model = curved(curve, 64)
+    feed = samples(model)
+    cut = quantize(model, feed, platform="venusA", effort="fast")
+    texts = [fitted.what for fitted in cut.report.fitted if "pieces" in fitted.what]
+    assert texts == ["in 1024 rows of 32, in 5 pieces"]
+    rows = [n.outputs[0].shape for n in cut.graph.graph if n.op_type == "GluInt"]
+    assert [shape.numpy()[-1] for shape in rows] == [32] * 5
+    assert max(14 * 32 * shape.numpy()[-2] for shape in rows) <= by_name("venusA").shared_memory // 4
+    monkeypatch.setattr(curve_rows, "_pieces", lambda count, target: 1)
+    whole = quantize(model, feed, platform="venusA", effort="fast")
+    assert (cut.report.chip_ready, whole.report.chip_ready) == (True, False)
+    for have, want in zip(Session(cut.graph).run(None, feed), Session(whole.graph).run(None, feed), strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+def test_a_small_map_stays_whole():
+    """Where the work area takes half of the memory or less."""
+    model = curved("Sigmoid", 40)
+    made = quantize(model, samples(model), platform="venusA", effort="fast")
+    assert made.report.chip_ready
+    assert sum(node.op_type == "GluInt" for node in made.graph.graph) == 1
