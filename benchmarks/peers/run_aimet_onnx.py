@@ -1,7 +1,8 @@
 """AIMET-ONNX: MODEL CALIB.npz OUT.onnx SETTING (the quantization scheme[, method]), in its own environment.
 
 Batch normalization is folded first, as its guide says. Written as QuantizeLinear and DequantizeLinear. Methods, with
-what they take by default: seq_mse (weights' ranges, layer after layer), adaround (rounding, 10,000 steps a layer).
+what they take by default: seq_mse (weights' ranges, layer after layer), adaround (rounding, 10,000 steps a layer, or
+adaround:N of them).
 The word int4 gives weights 4 bits, with one scale each, as its default configuration has it.
 """
 
@@ -30,8 +31,10 @@ def main():
     batches = [{name: array[i : i + size] for name, array in arrays.items()} for i in range(0, count - size + 1, size)]
     if "seq_mse" in methods:
         apply_seq_mse(sim, batches)
-    if "adaround" in methods:
-        apply_adaround(sim, batches)
+    for method in methods:
+        if method.startswith("adaround"):
+            steps = method.partition(":")[2]
+            apply_adaround(sim, batches, **({"num_iterations": int(steps)} if steps else {}))
     sim.compute_encodings([{name: array[i : i + 1] for name, array in arrays.items()} for i in range(count)])
     onnx.save(sim.to_onnx_qdq(), out)
 
