@@ -41,15 +41,35 @@ def test_two_readers_of_the_rows():
     model = prepared(
         "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)", "float[N,5,3] y, float[M,4] z"
     )
-    stays(model, rows)
+    fires(model, rows, 1, ["Reshape", "Linear", "Abs"], atol=1e-6, trace=False)
     one = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)")
     before = outputs(one, feeds(one))["y"]
     assert rows(one).changes == 1
     np.testing.assert_allclose(outputs(one, feeds(one))["y"], before, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("behind", ([-1, 1, 15], [-1, 5, 3, 1], [-1, 3, 5]))
+def test_other_sizes_behind(behind):
+    """A Reshape of one sample stays, as in front of heads."""
+    model = prepared(
+        FOLDED.replace("apart", "other"), f"float[N,{','.join(map(str, behind[1:]))}] y", other=np.array(behind)
+    )
+    model = fires(model, rows, 1, ["Linear", "Reshape"], atol=1e-6, trace=False)
+    assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
+
+
+def test_queries_keys_and_values():
+    """Three layers on the same rows, of axes that stand apart in front."""
+    body = """u = Unsqueeze(x, two) a = Reshape(u, flat) b = Gemm(a, w) c = Gemm(a, v)
+        y = Reshape(b, apart) z = Reshape(c, apart)"""
+    model = prepared(body, "float[N,5,3] y, float[N,5,3] z", v=rand(4, 3, seed=1), two=np.array([2, 3]))
+    left = ["Unsqueeze", "Reshape", "Linear", "Linear", "Reshape", "Reshape"]
+    model = fires(model, rows, 2, left, atol=1e-6, trace=False)
+    assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
+
+
 REASONS = {
-    "other sizes behind": FOLDED.replace("apart", "wrong"),
+    "the batch behind": FOLDED.replace("apart", "wrong"),
     "an operator along the rows": "a = Reshape(x, flat) b = Gemm(a, w) c = Softmax <axis=0> (b) y = Reshape(c, apart)",
     "nothing behind": "a = Reshape(x, flat) y = Gemm(a, w)",
     "nothing between": "a = Reshape(x, flat) y = Reshape(a, square)",
@@ -62,6 +82,6 @@ def test_what_stays(reason):
     """Each reason."""
     result = {"nothing behind": "float[M,3] y", "a graph output between": "float[N,5,3] y, float[M,3] b"}
     model = prepared(
-        REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([-1, 1, 15]), square=np.array([-1, 5, 4])
+        REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([1, -1, 3]), square=np.array([-1, 5, 4])
     )
     stays(model, rows)

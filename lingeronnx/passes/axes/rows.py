@@ -2,66 +2,120 @@
 
     [N, T, K] -> Reshape [N*T, K] -> Linear, activations -> Reshape [N, T, O]
 
-becomes the same operators on [N, T, K]: they work along the last axis, or element by element. Needs traced shapes.
+becomes the same operators on [N, T, K]: they work along the last axis, or element by element. Where other sizes stand
+in front, as [N, T, H, K/H], or behind, a Reshape of one sample stays there. Needs traced shapes.
 """
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from ...graph import ir, operators
+from ...graph.builder import Builder
 from .._pass import Answer, Reason
 
 
 def rows(model: ir.Graph) -> Answer:
-    """Take the Reshapes around such layers of `model` out, counted by pairs."""
+    """Take the Reshapes around such layers of `model` out, counted by chains of layers."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if not _folds(node):
             continue
-        chain = _match(node)
-        if chain is None:
+        chains = [_match(node, use.node) for use in node.outputs[0].uses()]
+        if None in chains:
             why.append(Reason(node, "what follows it, up to where the axis of steps is back, is no chain of layers"))
-            continue
-        first, *_, last, unfold = [node, *chain]
-        middle, source = chain[:-1], ir.source(first)
-        whole = source.shape
-        assert whole is not None
-        middle[0].replace_input_with(0, source)
-        for each in middle:
-            value = each.outputs[0]
-            value.shape = ir.oir_shape([*whole[:-1], (ir.shape(value) or (None,))[-1]])
-            ir.mark_folded_batch(value, False)
-            value.name = ir.fresh_name(model, f"{value.name}_steps")  # of another shape than the tensor it was
-        ir.absorb(model, last, unfold)
-        if not first.outputs[0].uses():
-            model.graph.remove(first, safe=True)
-        changed += 1
+        matched = [chain for chain in chains if chain is not None]
+        straight = [chain for chain in matched if _is_straight(node, chain)]
+        for chain in straight:
+            _unfold(model, ir.source(node), chain)
+            ir.absorb(model, chain[-2], chain[-1])
+        if len(straight) < len(matched):
+            steps = _steps(model, node)
+            for chain in matched:
+                if chain not in straight:
+                    _keep_sizes(model, chain[-1])
+                    _unfold(model, steps, chain)
+        changed += len(matched)
+        if not node.outputs[0].uses():
+            model.graph.remove(node, safe=True)
     return Answer(changed, why)
 
 
 def _folds(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape that folds the steps [N, T, K] into the batch."""
+    """Whether `node` is a Reshape that folds steps [N, T, .., K] into the batch."""
     if node.op_type != "Reshape" or node.domain or node.outputs[0].is_graph_output():
         return False
     before, after = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
-    if before is None or after is None or len(before) < 3 or len(after) != 2 or before[-1] != after[-1]:
+    if before is None or after is None or len(before) < 3 or len(after) != 2 or not after[-1]:
         return False
-    return before[-1] is not None and None not in before[1:] and ir.has_folded_batch(node.outputs[0])
+    return None not in before[1:] and _size(before) % after[-1] == 0 and ir.has_folded_batch(node.outputs[0])
 
 
-def _match(fold: ir.Node) -> list[ir.Node] | None:
-    """Return the layers behind the Reshape `fold`, up to the Reshape that undoes it; None where there is none."""
+def _size(shape: tuple[int | None, ...]) -> int:
+    """Return the elements of one sample."""
+    return math.prod(int(d or 0) for d in shape[1:])
+
+
+def _match(fold: ir.Node, reader: ir.Node) -> list[ir.Node] | None:
+    """Return the layers from `reader` on, behind the Reshape `fold`, up to the Reshape that undoes it, or None."""
     before = ir.known_shape(fold.inputs[0])
+    steps = _size(before) // int(ir.known_shape(fold.outputs[0])[-1] or 1)
     chain: list[ir.Node] = []
-    value = fold.outputs[0]
-    while (node := ir.sole_consumer(value)) is not None and (not chain or node.inputs[0] is value):
+    value, node = fold.outputs[0], reader
+    while node.inputs[0] is value:
         chain.append(node)
-        value = node.outputs[0]
         if node.op_type == "Reshape" and not node.domain:
-            sizes = ir.shape(value)
-            folded = ir.shape(node.inputs[0]) or (None,)
-            return chain if len(chain) > 1 and sizes is not None and sizes == (*before[:-1], folded[-1]) else None
+            sizes, width = ir.shape(node.outputs[0]) or (), (ir.shape(value) or (None,))[-1]
+            back = len(sizes) > 2 and sizes[0] is None and None not in sizes[1:]
+            whole = back and width is not None and _size(sizes) == steps * width
+            return chain if len(chain) > 1 and whole and not ir.has_folded_batch(node.outputs[0]) else None
         if (node.domain, node.op_type) != (ir.DOMAIN, "Linear") and (
             node.domain or node.op_type not in operators.ONE_TENSOR
         ):
             return None
+        value = node.outputs[0]
+        following = ir.sole_consumer(value)
+        if following is None:
+            return None
+        node = following
     return None
+
+
+def _is_straight(fold: ir.Node, chain: list[ir.Node]) -> bool:
+    """Whether the axes in front of `fold` are those behind `chain`, but for the last one."""
+    before, behind = ir.known_shape(fold.inputs[0]), ir.known_shape(chain[-1].inputs[0])[-1]
+    same_width = before[-1] == ir.known_shape(fold.outputs[0])[-1]
+    return same_width and ir.known_shape(chain[-1].outputs[0]) == (*before[:-1], behind)
+
+
+def _steps(model: ir.Graph, fold: ir.Node) -> ir.Value:
+    """Return what `fold` reads as [N, T, K]."""
+    source, width = ir.source(fold), int(ir.known_shape(fold.outputs[0])[-1] or 1)
+    before = ir.known_shape(source)
+    sizes = [_size(before) // width, width]
+    if list(before[1:]) == sizes:
+        return source
+    make = Builder(model, fold)
+    steps = make.reshape(source, sizes, "steps")
+    model.graph.insert_before(fold, make.nodes)
+    return steps
+
+
+def _keep_sizes(model: ir.Graph, reshape: ir.Node) -> None:
+    """Let `reshape` give the same sizes whatever it reads."""
+    target = np.array([0, *(int(d or 0) for d in ir.known_shape(reshape.outputs[0])[1:])], np.int64)
+    reshape.replace_input_with(1, Builder(model, reshape).constant(target, "shape"))
+
+
+def _unfold(model: ir.Graph, source: ir.Value, chain: list[ir.Node]) -> None:
+    """Let the layers of `chain` work on `source` [N, T, .., K]."""
+    whole = source.shape
+    assert whole is not None
+    chain[0].replace_input_with(0, source)
+    for each in chain[:-1]:
+        value = each.outputs[0]
+        value.shape = ir.oir_shape([*whole[:-1], (ir.shape(value) or (None,))[-1]])
+        ir.mark_folded_batch(value, False)
+        value.name = ir.fresh_name(model, f"{value.name}_steps")  # of another shape than the tensor it was
