@@ -27,6 +27,7 @@ __all__ = ["advice", "apart", "cells", "gates", "into_states", "proposals", "rec
 _WORTH = 4  # multiply-accumulates for each number that a step writes
 _WANTED = "a step of a recurrent layer, and cells are wanted on the host"
 _GATES = ("HardSigmoid", "Sigmoid", "Tanh")
+_WRITTEN = "BatchNormalization"  # what a sum or product with a constant is written as, of a tanh too
 _SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
 
 
@@ -122,15 +123,21 @@ def gates(model: ir.Graph, state: Mapping[str, str], target: Target, masks: bool
 
 
 def _is_light(node: ir.Node, target: Target) -> bool:
-    """Whether it works number by number, or only moves data."""
-    known = operators.ACTIVATIONS | operators.ARITHMETIC.keys()
+    """Whether it works number by number, or only moves data; so a sum or product may be written for a chip."""
+    known = operators.ACTIVATIONS | operators.ARITHMETIC.keys() | {_WRITTEN}
     return macs(node) == 0 and (node.op_type in known or _moves(node, target))
 
 
 def _masks(node: ir.Node) -> bool:
-    """Whether it multiplies by a gate."""
-    makers = (ir.producer(value) for value in node.inputs)
-    return node.op_type == "Mul" and any(maker is not None and maker.op_type in _GATES for maker in makers)
+    """Whether it multiplies by a gate, in whatever order or shape, as it is or as 2*sigmoid(2*x) - 1."""
+    return node.op_type == "Mul" and any(map(_is_gate, node.inputs))
+
+
+def _is_gate(value: ir.Value | None) -> bool:
+    maker = ir.producer(value)
+    while maker is not None and maker.op_type in operators.WHOLE | {_WRITTEN}:
+        maker = ir.producer(maker.inputs[0])
+    return maker is not None and maker.op_type in _GATES
 
 
 def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:

@@ -15,6 +15,7 @@ from lingeronnx.flow.prepare.selectors import select
 from lingeronnx.flow.prepare.states import cells, gates, into_states, recurrences
 from lingeronnx.flow.trials import host_offload
 from lingeronnx.graph import ir
+from lingeronnx.ops.macs import macs
 from lingeronnx.targets import by_name
 from tests import nets
 from tests.fit.test_unroll import fitted
@@ -272,8 +273,8 @@ def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
     assert report.outputs["y"]["sqnr"] > 25
 
 
-def _gated() -> ir.Graph:
-    """A cell c' = f*c + softsign(g) that forgets slowly, f = sigmoid(a + b + bias), and a mask for what comes out.
+def _gated(curve: str = "Softsign") -> ir.Graph:
+    """A cell c' = f*c + curve(g) that forgets slowly, f = sigmoid(a + b + bias), and a mask for what comes out.
 
     1 - f is 1/60 and f has steps of 1/128, so a float cell alone is not enough. No chip has Softsign: the graph is not
     chip-ready anyway.
@@ -288,11 +289,11 @@ def _gated() -> ir.Graph:
         helper.make_node("Add", ["sum", "bias"], ["decided"], name="biased"),
         helper.make_node("Sigmoid", ["decided"], ["f"], name="forget"),
         helper.make_node("MatMul", ["x", "w"], ["g"], name="new"),
-        helper.make_node("Softsign", ["g"], ["bent"], name="bend"),
+        helper.make_node(curve, ["g"], ["bent"], name="bend"),
         helper.make_node("Mul", ["f", "c"], ["kept"], name="kept"),
         helper.make_node("Add", ["kept", "bent"], ["next"], name="cell"),
         helper.make_node("MatMul", ["next", "u"], ["m"], name="mask_layer"),
-        helper.make_node("Sigmoid", ["m"], ["mask"], name="mask"),
+        helper.make_node("Tanh" if curve == "Tanh" else "Sigmoid", ["m"], ["mask"], name="mask"),
         helper.make_node("MatMul", ["x", "v"], ["spectrum"], name="spectrum"),
         helper.make_node("Mul", ["spectrum", "mask"], ["masked"], name="masked"),
         helper.make_node("MatMul", ["masked", "u"], ["y"], name="last"),
@@ -308,6 +309,18 @@ def test_gates_go_back_to_the_layers() -> None:
     assert set(gates(model, state, chip, masks=True)) == step | {"masked", "mask"}
     assert not gates(model, state, by_name("generic"), masks=True)  # it has 16 bits for states
     assert not gates(model, {}, chip, masks=True)
+
+
+@pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
+def test_gates_go_back_over_a_tanh_as_a_chip_has_it(platform: str) -> None:
+    """arcs and venusA have no table of tanh: it is a sigmoid between sums and products there, in front and behind.
+
+    All but the layers are the gates' then as with a Tanh, which is the mask's, too.
+    """
+    _, model, _ = fitted(_gated("Tanh"), platform)
+    step = {str(n.name) for n in model.graph if not macs(n)}
+    assert {"kept", "cell", "masked", "biased", "sum"} <= step
+    assert set(gates(model, {"next": "c"}, by_name(platform), masks=True)) == step
 
 
 def test_what_others_read_is_no_gate() -> None:
