@@ -131,8 +131,15 @@ def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
     same(feed, tiled, whole)
 
 
+def leaky():
+    """A LeakyRelu, which a chip writes with factors per channel, between a layer and a pool whose windows overlap."""
+    net = nets.Net(8, 32, 32, seed=5, batch=1)
+    a = net.node("LeakyRelu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
+    return ends(net, net.node("MaxPool", a, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4))
+
+
 @pytest.mark.parametrize("platform", ROWS)
-@pytest.mark.parametrize("net", (residual, strided))
+@pytest.mark.parametrize("net", (residual, strided, leaky))
 def test_runs_of_other_layers(net, platform, monkeypatch):
     """On a chip with less memory: what is tiled is ready, and equal to the whole."""
     target = dataclasses.replace(ROWS[platform], shared_memory=14000)

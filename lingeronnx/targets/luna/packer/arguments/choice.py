@@ -27,6 +27,7 @@ from ..memory.plan import MemoryPlan, plan_memory, room
 from ..options import SHARE, Options
 from .candidates import Candidate, candidates
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
+from .outside import outside
 from .speed import Found, faster
 
 __all__ = [
@@ -167,6 +168,8 @@ def _first(ready: Ready, target: Target, base: Options) -> Found:
                 tried = judged(number, one)
                 if tried[0] < best[0]:
                     best, start = tried, one
+    if best[0][0] in (WRONG, REFUSED) and (found := outside(ready, target, base)) is not None and found[1].chip_ready:
+        return found
     return best[1]
 
 

@@ -1,0 +1,138 @@
+"""Many runs of one graph in tiles: for networks of which most layers are too large.
+
+Each round cuts a layer at which most bytes live, where all that may lie in external memory does. Arguments are chosen
+once, at the end. What lives at once has to become somewhat less than the shared memory, for a plan lays blocks end to
+end, and takes more than that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from .....formats import CONV2D
+from .....graph import ir
+from ...packer.arguments.outside import outside
+from ...packer.judge import Judged
+from ..read_graph import ReadGraph
+from .cuts import Cut, cuts, tiled
+
+__all__ = ["Outlook", "in_rounds"]
+
+_ROUNDS = 40
+_IN_VAIN = 24  # layers without a cut that helps
+_AREAS = 6  # layers of the largest work areas, to be cut where none that is full can be
+_STARTS = 8  # nodes to go back from such a layer
+_CUTS = 6  # of the runs that begin with one node
+_TRIALS = 16  # of a layer, after which the best of them is taken
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A graph that is being cut, and what is said where all that may lie outside does.
+
+    whole : the nodes that were there before, and that are not cut yet.
+    """
+
+    read: ReadGraph
+    said: Judged
+    whole: frozenset[str]
+
+    @cached_property
+    def wrong(self) -> frozenset[str]:
+        """What is not right wherever its tensors lie."""
+        return frozenset(f.node for f in self.said.findings if f.level != "plan" and f.node != "shared memory")
+
+    @cached_property
+    def living(self) -> list[int]:
+        """The bytes of shared memory that are in use at each step."""
+        assert self.said.net is not None
+        assert self.said.memory is not None
+        return self.said.memory.living(len(self.said.net.steps))
+
+    @cached_property
+    def goal(self) -> int:
+        """The bytes that may live at once: of a plan that needs more than lives there, as much less."""
+        memory = self.said.memory
+        assert memory is not None
+        most = max(self.living)
+        return memory.limit if most > memory.limit else min(memory.limit, memory.limit * most // max(memory.need, 1))
+
+    def crowd(self, goal: int) -> tuple[int, int, int]:
+        """Return how far it is from fitting: nodes that are wrong, bytes above `goal`, bytes of large work areas."""
+        assert self.said.memory is not None
+        areas = self.said.memory.areas.values()
+        above = sum(max(0, size - goal) for size in self.living)
+        return len(self.wrong), above, sum(size for size in areas if 2 * size > max(areas))
+
+    def layers(self) -> Iterator[ir.Node]:
+        """Yield whole layers to cut: what is wrong, the fullest ones, and those of large work areas."""
+        net, memory = self.said.net, self.said.memory
+        assert net is not None
+        assert memory is not None
+        names = self.read.node_names
+        by_name = {names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph}
+        full = [i for i in sorted(range(len(net.steps)), key=lambda i: -self.living[i]) if self.living[i] > self.goal]
+        areas = sorted(memory.areas, key=lambda name: -memory.areas[name])
+        for name in dict.fromkeys([*sorted(self.wrong), *(net.steps[i].origin for i in full), *areas[:_AREAS]]):
+            if name in by_name and str(by_name[name].name) in self.whole:
+                yield by_name[name]
+
+
+def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
+    """Return `read` in tiles with which it is ready, and the cuts; None where no cuts help."""
+    now = _outlook(read, frozenset(str(node.name) for node in read.graph.graph))
+    done: list[Cut] = []
+    in_vain: set[str] = set()
+    while now is not None and not now.said.chip_ready and len(done) < _ROUNDS:
+        layer = next((layer for layer in now.layers() if str(layer.name) not in in_vain), None)
+        if layer is None or len(in_vain) == _IN_VAIN:
+            return None
+        found = _best(now, layer)
+        if found is None:
+            in_vain.add(str(layer.name))
+        else:
+            now, cut = found
+            done.append(cut)
+    return (now.read, done) if now is not None and done and now.read.safest.verdict.chip_ready else None
+
+
+def _outlook(read: ReadGraph, whole: Collection[str]) -> Outlook | None:
+    found = outside(read.ready, read.target, read.base)
+    return None if found is None else Outlook(read, found[1], frozenset(whole))
+
+
+def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
+    """Return the first cut that begins with a convolution and is within the goal, else the best that helps."""
+    before, best = now.crowd(now.goal), None
+    for cut in itertools.islice(_trials(now, layer), _TRIALS):
+        members = {str(node.name) for node in cut.run.nodes}
+        after = _outlook(tiled(now.read, cut), now.whole - members)
+        if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
+            continue
+        if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):
+            best = after, cut
+        if cut.run.nodes[0].op_type == CONV2D.name and _within(after, members, now.goal):
+            break
+    return best
+
+
+def _trials(now: Outlook, layer: ir.Node) -> Iterator[Cut]:
+    """Yield cuts around a layer: first those that begin with a convolution, since what one writes is large."""
+    nodes = list(now.read.graph.graph)
+    where = nodes.index(layer)
+    starts = range(where, max(where - _STARTS, 0) - 1, -1)
+    for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
+        for cut in itertools.islice(cuts(now.read.graph, start, layer, now.goal), _CUTS):
+            if all(str(node.name) in now.whole for node in cut.run.nodes):
+                yield cut
+
+
+def _within(after: Outlook, members: Collection[str], goal: int) -> bool:
+    """Whether the first tiles of `members`, which keep their names, are right and no more than `goal` lives there."""
+    assert after.said.net is not None
+    names = {after.read.node_names.get(name, name) for name in members}
+    steps = zip(after.living, after.said.net.steps, strict=True)
+    return names.isdisjoint(after.wrong) and all(size <= goal for size, step in steps if step.origin in names)

@@ -1,0 +1,60 @@
+"""The other way round: all large tensors in PSRAM, but for those that their nodes want in shared memory.
+
+Other candidates begin with few tensors outside. A graph with many layers that are too large has none among them that
+fits, and moving one tensor after the other takes a trial for each. Here what the verdict speaks against comes back.
+"""
+
+from __future__ import annotations
+
+from .... import Target
+from ..judge import Judged, Ready, verdict
+from ..memory.plan import room
+from ..options import Options
+from .candidates import Candidate, can_be_named, followed, root
+from .speed import Found
+
+__all__ = ["outside"]
+
+_SMALL = 100  # tensors of less than such a part of the shared memory stay there
+_ROUNDS = 8  # in which tensors come back
+
+
+def outside(ready: Ready, target: Target, base: Options) -> Found | None:
+    """Return that candidate for a graph that was read with `base`, and the verdict; None where it is not planned.
+
+    With prefetching, or without where only that is right.
+    """
+    if ready.net is None:
+        return None
+    found = _returned(ready, target, base, prefetch=True)
+    if found[1].chip_ready:
+        return found
+    other = _returned(ready, target, base, prefetch=False)
+    return other if other[1].chip_ready else found
+
+
+def _returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Found:
+    net = ready.net
+    assert net is not None
+    large = [t.name for t in net.values() if _SMALL * t.bytes > room(target, base)]
+    inside: set[str] = set()
+    for _ in range(_ROUNDS):
+        names = followed(net, [name for name in large if name not in inside])
+        candidate = Candidate(tuple(n for n in names if can_be_named(n)), prefetch=prefetch)
+        said = verdict(ready, target, candidate.options(base))
+        back = _minded(said) & set(candidate.psram)
+        if not back:
+            break
+        inside |= back
+    return candidate, said
+
+
+def _minded(said: Judged) -> set[str]:
+    """Return what nodes read and write that anything but the size of the plan is said against, and its roots."""
+    assert said.net is not None
+    net = said.net
+    against = {f.node for f in said.findings if f.level != "plan"}
+    tensors = {
+        n for s in net.steps if s.origin in against for n in (*s.inputs, *s.outputs) if not net.tensors[n].constant
+    }
+    return tensors | {root(net, name) for name in tensors}
