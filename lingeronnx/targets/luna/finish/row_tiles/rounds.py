@@ -23,7 +23,7 @@ __all__ = ["Outlook", "in_rounds"]
 
 _ROUNDS = 40
 _IN_VAIN = 24  # layers without a cut that helps
-_AREAS = 6  # layers of the largest work areas, to be cut where none that is full can be
+_AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
 _STARTS = 8  # nodes to go back from such a layer
 _CUTS = 6  # of the runs that begin with one node
 _TRIALS = 16  # of a layer, after which the best of them is taken
@@ -33,11 +33,12 @@ _TRIALS = 16  # of a layer, after which the best of them is taken
 class Outlook:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
-    whole : the nodes that were there before, and that are not cut yet.
+    names : the packer's of the layers before the first cut; whole : the graph's of those that are not cut yet.
     """
 
     read: ReadGraph
     said: Judged
+    names: frozenset[str]
     whole: frozenset[str]
 
     @cached_property
@@ -62,10 +63,14 @@ class Outlook:
 
     def crowd(self, goal: int) -> tuple[int, int, int]:
         """Return how far it is from fitting: nodes that are wrong, bytes above `goal`, bytes of large work areas."""
+        assert self.said.net is not None
         assert self.said.memory is not None
         areas = self.said.memory.areas.values()
-        above = sum(max(0, size - goal) for size in self.living)
-        return len(self.wrong), above, sum(size for size in areas if 2 * size > max(areas))
+        above: dict[str, int] = {}
+        for size, step in zip(self.living, self.said.net.steps, strict=True):
+            name = step.origin if step.origin in self.names else ""  # tiles are as crowded as the first of them
+            above[name] = max(above.get(name, 0), size - goal)
+        return len(self.wrong), sum(above.values()), sum(size for size in areas if 2 * size > max(areas))
 
     def layers(self) -> Iterator[ir.Node]:
         """Yield whole layers to cut: what is wrong, the fullest ones, and those of large work areas."""
@@ -75,15 +80,16 @@ class Outlook:
         names = self.read.node_names
         by_name = {names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph}
         full = [i for i in sorted(range(len(net.steps)), key=lambda i: -self.living[i]) if self.living[i] > self.goal]
-        areas = sorted(memory.areas, key=lambda name: -memory.areas[name])
-        for name in dict.fromkeys([*sorted(self.wrong), *(net.steps[i].origin for i in full), *areas[:_AREAS]]):
+        areas = [n for n in sorted(memory.areas, key=lambda n: -memory.areas[n]) if _AREA * memory.areas[n] > self.goal]
+        for name in dict.fromkeys([*sorted(self.wrong), *(net.steps[i].origin for i in full), *areas]):
             if name in by_name and str(by_name[name].name) in self.whole:
                 yield by_name[name]
 
 
 def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     """Return `read` in tiles with which it is ready, and the cuts; None where no cuts help."""
-    now = _outlook(read, frozenset(str(node.name) for node in read.graph.graph))
+    names = [str(node.name) for node in read.graph.graph]
+    now = _outlook(read, frozenset(read.node_names.get(name, name) for name in names), frozenset(names))
     done: list[Cut] = []
     in_vain: set[str] = set()
     while now is not None and not now.said.chip_ready and len(done) < _ROUNDS:
@@ -99,9 +105,9 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     return (now.read, done) if now is not None and done and now.read.safest.verdict.chip_ready else None
 
 
-def _outlook(read: ReadGraph, whole: Collection[str]) -> Outlook | None:
+def _outlook(read: ReadGraph, names: frozenset[str], whole: frozenset[str]) -> Outlook | None:
     found = outside(read.ready, read.target, read.base)
-    return None if found is None else Outlook(read, found[1], frozenset(whole))
+    return None if found is None else Outlook(read, found[1], names, whole)
 
 
 def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
@@ -109,7 +115,7 @@ def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
     before, best = now.crowd(now.goal), None
     for cut in itertools.islice(_trials(now, layer), _TRIALS):
         members = {str(node.name) for node in cut.run.nodes}
-        after = _outlook(tiled(now.read, cut), now.whole - members)
+        after = _outlook(tiled(now.read, cut), now.names, now.whole - members)
         if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
             continue
         if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):
@@ -131,8 +137,13 @@ def _trials(now: Outlook, layer: ir.Node) -> Iterator[Cut]:
 
 
 def _within(after: Outlook, members: Collection[str], goal: int) -> bool:
-    """Whether the first tiles of `members`, which keep their names, are right and no more than `goal` lives there."""
+    """Whether the first tiles of `members`, which keep their names, are right, and what lives there is not too much."""
     assert after.said.net is not None
-    names = {after.read.node_names.get(name, name) for name in members}
+    assert after.said.memory is not None
+    names, areas = {after.read.node_names.get(name, name) for name in members}, after.said.memory.areas
     steps = zip(after.living, after.said.net.steps, strict=True)
-    return names.isdisjoint(after.wrong) and all(size <= goal for size, step in steps if step.origin in names)
+    return (
+        names.isdisjoint(after.wrong)
+        and all(_AREA * areas.get(name, 0) <= goal for name in names)
+        and all(size <= goal for size, step in steps if step.origin in names)
+    )

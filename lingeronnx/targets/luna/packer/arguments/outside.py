@@ -16,7 +16,7 @@ from .speed import Found
 __all__ = ["outside"]
 
 _SMALL = 100  # tensors of less than such a part of the shared memory stay there
-_ROUNDS = 8  # in which tensors come back
+_ROUNDS = 12  # in which tensors come back
 
 
 def outside(ready: Ready, target: Target, base: Options) -> Found | None:
@@ -42,19 +42,25 @@ def _returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Fo
         names = followed(net, [name for name in large if name not in inside])
         candidate = Candidate(tuple(n for n in names if can_be_named(n)), prefetch=prefetch)
         said = verdict(ready, target, candidate.options(base))
-        back = _minded(said) & set(candidate.psram)
+        back = _minded(said, set(candidate.psram))
         if not back:
             break
         inside |= back
     return candidate, said
 
 
-def _minded(said: Judged) -> set[str]:
-    """Return what nodes read and write that anything but the size of the plan is said against, and its roots."""
+def _minded(said: Judged, psram: set[str]) -> set[str]:
+    """Return the tensors in `psram` of nodes that anything but the size of the plan is said against.
+
+    What such a node writes, with what that is reshaped from; where nothing of it is in PSRAM, what the node reads.
+    """
     assert said.net is not None
-    net = said.net
-    against = {f.node for f in said.findings if f.level != "plan"}
-    tensors = {
-        n for s in net.steps if s.origin in against for n in (*s.inputs, *s.outputs) if not net.tensors[n].constant
-    }
-    return tensors | {root(net, name) for name in tensors}
+    net, against, back = said.net, {f.node for f in said.findings if f.level != "plan"}, set[str]()
+    for step in net.steps:
+        if step.origin in against:
+            for names in (step.outputs, step.inputs):
+                moved = {name for n in names for name in (n, root(net, n))} & psram
+                if moved:
+                    back |= moved
+                    break
+    return back
