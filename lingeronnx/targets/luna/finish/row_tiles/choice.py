@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection
 from dataclasses import replace
 
-from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D
+from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
 from .....graph import ir
 from .... import Target
 from ...._target import Fitted
@@ -27,6 +27,7 @@ _TRIALS = 32  # of the runs that begin with one node, under few arguments
 _PASSED = 2  # of these, under all arguments; 1 of runs that begin further back
 _ROUNDS = 8  # runs of one graph
 _LAYERS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
+_CUT = (*_LAYERS, BATCH_NORM2D.name)  # what may have no room by itself
 _STARTS = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
 
 
@@ -35,29 +36,34 @@ def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
 
     The same graph where it fits as it is, or where no cut helps.
     """
-    done: list[Fitted] = []
     if read.target.shared_memory is None or _hopeless(read):
-        return read, done
-    work, now = read, None
-    whole = {node.name for node in read.graph.graph}
+        return read, []
+    work, whole = read, {node.name for node in read.graph.graph}
+    now: Judgement | None = None
+    done: list[Fitted] = []
     for _ in range(_ROUNDS):
         if now is not None and now.verdict.chip_ready:
-            break
-        large = _too_large(work.graph, work.target)
-        wanted = _crowded(work, whole, now) if large is None else [large] if large.name in whole else []
+            return work, done
+        wanted = _wanted(work, whole, now)
+        if now is None and not wanted:
+            return read, []
         best_cut = next((best for node in wanted if (best := _best(work, node)) is not None), None)
         if best_cut is None:
             break
         work, now, cut = best_cut
         whole -= {node.name for node in cut.run.nodes}
         done.append(cut.text())
-    if now is not None and now.verdict.chip_ready:
-        return work, done
-    if done or _too_large(read.graph, read.target) is not None:
-        found = in_rounds(read)
-        if found is not None:
-            return found[0], [cut.text() for cut in found[1]]
+    ready = now is not None and now.verdict.chip_ready
+    many = None if ready else in_rounds(read)
+    if many is not None:
+        return many[0], [cut.text() for cut in many[1]]
     return (work, done) if now is not None and _helped(now, whole) else (read, [])
+
+
+def _wanted(read: ReadGraph, whole: Collection[str | None], now: Judgement | None) -> list[ir.Node]:
+    """Return the layers of `whole` to cut: the first that is too large, else a few that are crowded."""
+    large = _too_large(read.graph, read.target)
+    return _crowded(read, whole, now) if large is None else [large] if large.name in whole else []
 
 
 def _hopeless(read: ReadGraph) -> bool:
@@ -65,7 +71,7 @@ def _hopeless(read: ReadGraph) -> bool:
     net, target, names = read.ready.net, read.target, read.node_names
     if net is None:
         return False
-    kept = {names.get(str(node.name), str(node.name)) for node in read.graph.graph if node.op_type not in _LAYERS}
+    kept = {names.get(str(node.name), str(node.name)) for node in read.graph.graph if node.op_type not in _CUT}
     needs = least_needs(net, target)
     return any(need > room(target, read.base) and origin in kept for origin, need in needs.items())
 

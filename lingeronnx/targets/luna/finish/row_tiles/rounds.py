@@ -21,6 +21,8 @@ from .cuts import Cut, cuts, tiled
 
 __all__ = ["Outlook", "in_rounds"]
 
+#: Parts of the shared memory that tiles are made for: what is cut coarsely may leave too little for others.
+_PARTS = (0.75, 0.5)
 _ROUNDS = 40
 _IN_VAIN = 24  # layers without a cut that helps
 _AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
@@ -33,11 +35,13 @@ _TRIALS = 16  # of a layer, after which the best of them is taken
 class Outlook:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
-    names : the packer's of the layers before the first cut; whole : the graph's of those that are not cut yet.
+    part : of the shared memory that shall be in use. names : the packer's of the layers before the first cut.
+    whole : the graph's of those that are not cut yet.
     """
 
     read: ReadGraph
     said: Judged
+    part: float
     names: frozenset[str]
     whole: frozenset[str]
 
@@ -55,11 +59,11 @@ class Outlook:
 
     @cached_property
     def goal(self) -> int:
-        """The bytes that may live at once: of a plan that needs more than lives there, as much less."""
+        """The bytes that shall live at once: `part` of the memory, and less where a plan still needs too much."""
         memory = self.said.memory
         assert memory is not None
-        most = max(self.living)
-        return memory.limit if most > memory.limit else min(memory.limit, memory.limit * most // max(memory.need, 1))
+        most, goal = max(self.living), int(self.part * memory.limit)
+        return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
 
     def crowd(self, goal: int) -> tuple[int, int, int]:
         """Return how far it is from fitting: nodes that are wrong, bytes above `goal`, bytes of large work areas."""
@@ -73,7 +77,7 @@ class Outlook:
         return len(self.wrong), sum(above.values()), sum(size for size in areas if 2 * size > max(areas))
 
     def layers(self) -> Iterator[ir.Node]:
-        """Yield whole layers to cut: what is wrong, the fullest ones, and those of large work areas."""
+        """Yield whole layers to cut: what is wrong, what has a large work area, and the fullest ones."""
         net, memory = self.said.net, self.said.memory
         assert net is not None
         assert memory is not None
@@ -81,15 +85,21 @@ class Outlook:
         by_name = {names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph}
         full = [i for i in sorted(range(len(net.steps)), key=lambda i: -self.living[i]) if self.living[i] > self.goal]
         areas = [n for n in sorted(memory.areas, key=lambda n: -memory.areas[n]) if _AREA * memory.areas[n] > self.goal]
-        for name in dict.fromkeys([*sorted(self.wrong), *(net.steps[i].origin for i in full), *areas]):
+        for name in dict.fromkeys([*sorted(self.wrong), *areas, *(net.steps[i].origin for i in full)]):
             if name in by_name and str(by_name[name].name) in self.whole:
                 yield by_name[name]
 
 
 def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     """Return `read` in tiles with which it is ready, and the cuts; None where no cuts help."""
-    names = [str(node.name) for node in read.graph.graph]
-    now = _outlook(read, frozenset(read.node_names.get(name, name) for name in names), frozenset(names))
+    return next((found for part in _PARTS if (found := _cut_down(read, part)) is not None), None)
+
+
+def _cut_down(read: ReadGraph, part: float) -> tuple[ReadGraph, list[Cut]] | None:
+    names = {read.node_names.get(str(node.name), str(node.name)): node for node in read.graph.graph}
+    now = _outlook(read, part, frozenset(names), frozenset(str(node.name) for node in read.graph.graph))
+    if now is None or any(name not in names or names[name].op_type != CONV2D.name for name in now.wrong):
+        return None  # no cut mends more than maps that a convolution does not take
     done: list[Cut] = []
     in_vain: set[str] = set()
     while now is not None and not now.said.chip_ready and len(done) < _ROUNDS:
@@ -105,9 +115,9 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     return (now.read, done) if now is not None and done and now.read.safest.verdict.chip_ready else None
 
 
-def _outlook(read: ReadGraph, names: frozenset[str], whole: frozenset[str]) -> Outlook | None:
+def _outlook(read: ReadGraph, part: float, names: frozenset[str], whole: frozenset[str]) -> Outlook | None:
     found = outside(read.ready, read.target, read.base)
-    return None if found is None else Outlook(read, found[1], names, whole)
+    return None if found is None else Outlook(read, found[1], part, names, whole)
 
 
 def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
@@ -115,7 +125,7 @@ def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
     before, best = now.crowd(now.goal), None
     for cut in itertools.islice(_trials(now, layer), _TRIALS):
         members = {str(node.name) for node in cut.run.nodes}
-        after = _outlook(tiled(now.read, cut), now.names, now.whole - members)
+        after = _outlook(tiled(now.read, cut), now.part, now.names, now.whole - members)
         if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
             continue
         if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):

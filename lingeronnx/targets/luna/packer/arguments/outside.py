@@ -22,15 +22,12 @@ _ROUNDS = 12  # in which tensors come back
 def outside(ready: Ready, target: Target, base: Options) -> Found | None:
     """Return that candidate for a graph that was read with `base`, and the verdict; None where it is not planned.
 
-    With prefetching, or without where only that is right.
+    With prefetching where that is right; without its buffers less is needed.
     """
     if ready.net is None:
         return None
     found = _returned(ready, target, base, prefetch=True)
-    if found[1].chip_ready:
-        return found
-    other = _returned(ready, target, base, prefetch=False)
-    return other if other[1].chip_ready else found
+    return found if found[1].chip_ready else _returned(ready, target, base, prefetch=False)
 
 
 def _returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Found:
