@@ -15,7 +15,7 @@ from ..ops import float_op
 from ..targets import Target
 from ._base import FitRewrite, Fitted
 from .affine import normalize_constant
-from .arithmetic import absolute, larger, power
+from .arithmetic import absolute, larger
 from .bounds import distance_to_bound
 from .broadcast import equal_operands
 from .curve_rows import curve_in_rows
@@ -66,7 +66,6 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("pad-by-copies", pad_by_copies, absent=True),
     FitRewrite("slice-apart", slice_apart, absent=True),
     FitRewrite("absolute", absolute, absent=True),
-    FitRewrite("power", power, absent=True),
     FitRewrite("larger", larger, absent=True),
     FitRewrite("tanh-of-sigmoid", tanh_of_sigmoid, absent=True),
     FitRewrite("normalize-constant", normalize_constant, absent=True),

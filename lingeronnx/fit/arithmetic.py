@@ -15,9 +15,7 @@ from ..targets import Target
 from ._base import Maker, runs
 from .affine import between_layers, can_be_normalized, normalized
 
-__all__ = ["absolute", "larger", "power"]
-
-_PRODUCTS = 3  # the largest power that is written so
+__all__ = ["absolute", "larger"]
 
 
 def absolute(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
@@ -32,24 +30,6 @@ def absolute(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] 
     make("Add", [make("Relu", [part], shape, "side") for part in (source, negative)], shape, "sum")
     make.done()
     return "relu(x) + relu(-x)", "exact"
-
-
-def power(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Write a small whole power as products."""
-    exponent = ir.const(node.inputs[1]) if node.op_type == "Pow" and not node.domain else None
-    if exponent is None or exponent.size != 1 or ir.const(node.inputs[0]) is not None or not between_layers(node):
-        return None
-    count, source = float(exponent.reshape(())), ir.source(node)
-    if count not in range(2, _PRODUCTS + 1) or ir.shape(source) != ir.shape(node.outputs[0]):
-        return None
-    make, value = Maker(model, node), source
-    for _ in range(int(count) - 1):
-        value = make("Mul", [value, source], list(source.shape or ()), "product")
-    if not all(runs(each, target) for each in make.nodes):
-        make.undo()
-        return None
-    make.done()
-    return f"{int(count) - 1} product{'s' * (count > 2)} of itself", "one rounding of half a step at most each"
 
 
 def larger(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, str] | None:

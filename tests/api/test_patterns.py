@@ -62,7 +62,6 @@ TABLE = {
         "start": np.array([0, 1]), "end": np.array([99, 99]), "axes": np.array([2, 3]), "step": np.array([2, 2])}),
     "the larger of two maps": ("map", "r = Conv(c, k) z = Max(c, r)", {"k": rand(8, 8, 1, 1)}),
     "squares of rows": ("rows", "z = Mul(c, c)", {}),
-    "a power of rows": ("rows", "z = Pow(c, k)", {"k": np.float32(2)}),
     "absolute values of a line": ("line", "z = Abs(c)", {}),
     "sigmoid of a map": ("map", "z = Sigmoid(c)", {}),
     "nearest by 2, to a computed size": (

@@ -80,7 +80,7 @@ def test_every_rewrite_stands_here():
     """But for those that look at what stands around a node: test_unroll, test_between, test_frames, test_tanh,
     test_arithmetic, test_picked."""
     around = {"unroll", "normalize-constant", "smaller-input", "distance-to-bound", "frames-of-line", "tanh-of-sigmoid",
-              "absolute", "power", "larger", "pad-by-copies", "slice-apart"}  # fmt: skip
+              "absolute", "larger", "pad-by-copies", "slice-apart"}  # fmt: skip
     assert OWN.keys() == STEPS.keys() - around
 
 
