@@ -15,6 +15,7 @@ from lingeronnx.targets.luna.finish.row_tiles.emit import emit
 from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
 from lingeronnx.targets.luna.packer.arguments.candidates import candidates
 from lingeronnx.targets.luna.packer.arguments.choice import choose, plain_options
+from lingeronnx.targets.luna.packer.arguments.outside import returned
 from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.packer.limits.operators import TILED
 from lingeronnx.targets.luna.packer.memory.needs import least_needs
@@ -260,6 +261,23 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
         assert quantize(build(), nets.samples(build(), 2), platform=target, effort="fast").report.chip_ready
 
 
+def test_the_search_in_rounds_has_an_end(monkeypatch):
+    """However much there is to try: no graph is judged once so many nodes were."""
+    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
+    sizes = []
+
+    def counted(ready, *args, **kinds):
+        sizes.append(len(ready.net.steps))
+        return returned(ready, *args, **kinds)
+
+    monkeypatch.setattr(rounds, "returned", counted)
+    monkeypatch.setattr(rounds, "WORK", 400)
+    target = dataclasses.replace(ARCS, shared_memory=22500)
+    assert not quantize(shuffled(), nets.samples(shuffled(), 2), platform=target, effort="fast").report.chip_ready
+    assert sizes
+    assert sum(sizes) - sizes[-1] <= 400
+
+
 def uneven():
     """A large first map, and behind it two depthwise layers that need as much as the tiles of the first leave."""
     net = nets.Net(3, 128, 128, seed=4, batch=1)
@@ -420,6 +438,7 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
     assert judge(ir.to_proto(tiled.graph), "arcs", tiled.report.packer_args).right
     same(feed, tiled, whole)
     monkeypatch.setattr(choice, "_STARTS", 0)
+    monkeypatch.setattr(choice, "in_rounds", lambda read: None)
     assert not both(narrow(), "arcs", monkeypatch, target)[1].report.chip_ready
 
 

@@ -42,8 +42,6 @@ def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
     now: Judgement | None = None
     done: list[Fitted] = []
     for _ in range(_ROUNDS):
-        if now is not None and now.verdict.chip_ready:
-            return work, done
         wanted = _wanted(work, whole, now)
         if now is None and not wanted:
             return read, []
@@ -53,8 +51,9 @@ def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
         work, now, cut = best_cut
         whole -= {node.name for node in cut.run.nodes}
         done.append(cut.text())
-    ready = now is not None and now.verdict.chip_ready
-    many = None if ready else in_rounds(read)
+        if now.verdict.chip_ready:
+            return work, done
+    many = in_rounds(read)
     if many is not None:
         return many[0], [cut.text() for cut in many[1]]
     return (work, done) if now is not None and _helped(now, whole) else (read, [])

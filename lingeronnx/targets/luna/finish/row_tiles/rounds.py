@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .....formats import CONV2D
 from .....graph import ir
-from ...packer.arguments.outside import outside
+from ...packer.arguments.outside import returned
 from ...packer.judge import Judged
 from ..read_graph import ReadGraph
 from .cuts import Cut, cuts, tiled
 
-__all__ = ["Outlook", "in_rounds"]
+__all__ = ["WORK", "Outlook", "in_rounds"]
 
 #: Parts of the shared memory that tiles are made for: what is cut coarsely may leave too little for others.
 _PARTS = (0.75, 0.5)
+#: Nodes of all graphs that are judged in one search: about a minute of work.
+WORK = 80_000
 _ROUNDS = 40
 _IN_VAIN = 24  # layers without a cut that helps
 _AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
@@ -31,12 +33,19 @@ _CUTS = 6  # of the runs that begin with one node
 _TRIALS = 16  # of a layer, after which the best of them is taken
 
 
+@dataclass
+class _WorkLeft:
+    """The nodes that may still be judged."""
+
+    left: int
+
+
 @dataclass(frozen=True)
 class Outlook:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
     part : of the shared memory that shall be in use. names : the packer's of the layers before the first cut.
-    whole : the graph's of those that are not cut yet.
+    whole : the graph's of those that are not cut yet. work : what may still be tried, in this graph and all others.
     """
 
     read: ReadGraph
@@ -44,6 +53,22 @@ class Outlook:
     part: float
     names: frozenset[str]
     whole: frozenset[str]
+    work: _WorkLeft
+
+    @classmethod
+    def first(cls, read: ReadGraph, part: float, work: _WorkLeft) -> Outlook | None:
+        """Return what is said of a graph without a cut; None where it is not planned."""
+        said = _judged(read, work)
+        names = [str(node.name) for node in read.graph.graph]
+        theirs = frozenset(read.node_names.get(name, name) for name in names)
+        return None if said is None else cls(read, said, part, theirs, frozenset(names), work)
+
+    def after(self, cut: Cut) -> Outlook | None:
+        """Return what is said with one more cut; None where that is not planned."""
+        read = tiled(self.read, cut)
+        said = _judged(read, self.work)
+        left = self.whole - {str(node.name) for node in cut.run.nodes}
+        return None if said is None else replace(self, read=read, said=said, whole=left)
 
     @cached_property
     def wrong(self) -> frozenset[str]:
@@ -91,20 +116,23 @@ class Outlook:
 
 
 def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
-    """Return `read` in tiles with which it is ready, and the cuts; None where no cuts help."""
-    return next((found for part in _PARTS if (found := _cut_down(read, part)) is not None), None)
+    """Return `read` in tiles with which it is ready, and the cuts; None where none are found.
+
+    Without a cut where it is ready as it is, with all outside that may.
+    """
+    work = _WorkLeft(WORK)
+    return next((found for part in _PARTS if (found := _cut_down(read, part, work)) is not None), None)
 
 
-def _cut_down(read: ReadGraph, part: float) -> tuple[ReadGraph, list[Cut]] | None:
-    names = {read.node_names.get(str(node.name), str(node.name)): node for node in read.graph.graph}
-    now = _outlook(read, part, frozenset(names), frozenset(str(node.name) for node in read.graph.graph))
-    if now is None or any(name not in names or names[name].op_type != CONV2D.name for name in now.wrong):
+def _cut_down(read: ReadGraph, part: float, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
+    now = Outlook.first(read, part, work)
+    if now is None or now.wrong - _convolutions(read):
         return None  # no cut mends more than maps that a convolution does not take
     done: list[Cut] = []
     in_vain: set[str] = set()
-    while now is not None and not now.said.chip_ready and len(done) < _ROUNDS:
+    while not now.said.chip_ready and len(done) < _ROUNDS:
         layer = next((layer for layer in now.layers() if str(layer.name) not in in_vain), None)
-        if layer is None or len(in_vain) == _IN_VAIN:
+        if layer is None or len(in_vain) == _IN_VAIN or work.left < 0:
             return None
         found = _best(now, layer)
         if found is None:
@@ -112,24 +140,34 @@ def _cut_down(read: ReadGraph, part: float) -> tuple[ReadGraph, list[Cut]] | Non
         else:
             now, cut = found
             done.append(cut)
-    return (now.read, done) if now is not None and done and now.read.safest.verdict.chip_ready else None
+    return (now.read, done) if now.said.chip_ready else None
 
 
-def _outlook(read: ReadGraph, part: float, names: frozenset[str], whole: frozenset[str]) -> Outlook | None:
-    found = outside(read.ready, read.target, read.base)
-    return None if found is None else Outlook(read, found[1], part, names, whole)
+def _convolutions(read: ReadGraph) -> set[str]:
+    """Return the packer's names of the convolutions."""
+    names = [str(node.name) for node in read.graph.graph if node.op_type == CONV2D.name]
+    return {read.node_names.get(name, name) for name in names}
+
+
+def _judged(read: ReadGraph, work: _WorkLeft) -> Judged | None:
+    """Return what is said where all that may lie outside does, without prefetching, which needs least."""
+    net = read.ready.net
+    if net is None:
+        return None
+    work.left -= len(net.steps)
+    return returned(read.ready, read.target, read.base, prefetch=False)[1]
 
 
 def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
     """Return the first cut that begins with a convolution and is within the goal, else the best that helps."""
     before, best = now.crowd(now.goal), None
     for cut in itertools.islice(_trials(now, layer), _TRIALS):
-        members = {str(node.name) for node in cut.run.nodes}
-        after = _outlook(tiled(now.read, cut), now.part, now.names, now.whole - members)
+        after = None if now.work.left < 0 else now.after(cut)
         if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
             continue
         if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):
             best = after, cut
+        members = {str(node.name) for node in cut.run.nodes}
         if cut.run.nodes[0].op_type == CONV2D.name and _within(after, members, now.goal):
             break
     return best

@@ -85,6 +85,8 @@ def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool,
     base = plain_options(proto, target)
     ready = make_ready(proto, target, base) if ready is None else ready
     first = _first(ready, target, base)
+    if not first[1].chip_ready:
+        first = outside(ready, target, base) or first
     if prices_of(target) is None and objective != TIME:
         return Judgement(first[0].words(base), first[1])
     worth = None if not keeps else worth_keeping(objective)
@@ -168,8 +170,6 @@ def _first(ready: Ready, target: Target, base: Options) -> Found:
                 tried = judged(number, one)
                 if tried[0] < best[0]:
                     best, start = tried, one
-    if best[0][0] in (WRONG, REFUSED) and (found := outside(ready, target, base)) is not None and found[1].chip_ready:
-        return found
     return best[1]
 
 

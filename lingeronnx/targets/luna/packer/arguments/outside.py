@@ -13,24 +13,25 @@ from ..options import Options
 from .candidates import Candidate, can_be_named, followed, root
 from .speed import Found
 
-__all__ = ["outside"]
+__all__ = ["outside", "returned"]
 
 _SMALL = 100  # tensors of less than such a part of the shared memory stay there
 _ROUNDS = 12  # in which tensors come back
 
 
 def outside(ready: Ready, target: Target, base: Options) -> Found | None:
-    """Return that candidate for a graph that was read with `base`, and the verdict; None where it is not planned.
+    """Return that candidate for a graph that was read with `base`, and the verdict; None where it is not right.
 
     With prefetching where that is right; without its buffers less is needed.
     """
     if ready.net is None:
         return None
-    found = _returned(ready, target, base, prefetch=True)
-    return found if found[1].chip_ready else _returned(ready, target, base, prefetch=False)
+    tried = (returned(ready, target, base, prefetch) for prefetch in (True, False))
+    return next((found for found in tried if found[1].chip_ready), None)
 
 
-def _returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Found:
+def returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Found:
+    """Return the candidate with or without prefetching, and the verdict; for a graph that is planned."""
     net = ready.net
     assert net is not None
     large = [t.name for t in net.values() if _SMALL * t.bytes > room(target, base)]
