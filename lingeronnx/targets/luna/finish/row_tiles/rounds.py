@@ -57,14 +57,14 @@ class Outlook:
 
     @classmethod
     def first(cls, read: ReadGraph, part: float, work: _WorkLeft) -> Outlook | None:
-        """Return what is said of a graph without a cut; None where it is not planned."""
+        """Return what is said of a graph without a cut; None where it is not judged."""
         said = _judged(read, work)
         names = [str(node.name) for node in read.graph.graph]
         theirs = frozenset(read.node_names.get(name, name) for name in names)
         return None if said is None else cls(read, said, part, theirs, frozenset(names), work)
 
     def after(self, cut: Cut) -> Outlook | None:
-        """Return what is said with one more cut; None where that is not planned."""
+        """Return what is said with one more cut; None where that is not judged."""
         read = tiled(self.read, cut)
         said = _judged(read, self.work)
         left = self.whole - {str(node.name) for node in cut.run.nodes}
@@ -150,11 +150,13 @@ def _convolutions(read: ReadGraph) -> set[str]:
 
 
 def _judged(read: ReadGraph, work: _WorkLeft) -> Judged | None:
-    """Return what is said where all that may lie outside does, without prefetching, which needs least."""
-    net = read.ready.net
-    if net is None:
+    """Return what is said where all that may lie outside does, without prefetching, which needs least.
+
+    None where the graph is not planned, and once enough was judged.
+    """
+    if work.left < 0 or read.ready.net is None:
         return None
-    work.left -= len(net.steps)
+    work.left -= len(read.ready.net.steps)
     return returned(read.ready, read.target, read.base, prefetch=False)[1]
 
 
@@ -162,7 +164,7 @@ def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
     """Return the first cut that begins with a convolution and is within the goal, else the best that helps."""
     before, best = now.crowd(now.goal), None
     for cut in itertools.islice(_trials(now, layer), _TRIALS):
-        after = None if now.work.left < 0 else now.after(cut)
+        after = now.after(cut)
         if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
             continue
         if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):
