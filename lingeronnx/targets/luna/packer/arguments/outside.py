@@ -35,15 +35,20 @@ def returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Fou
     net = ready.net
     assert net is not None
     large = [t.name for t in net.values() if _SMALL * t.bytes > room(target, base)]
-    inside: set[str] = set()
-    for _ in range(_ROUNDS):
+
+    def judged(inside: set[str]) -> Found:
         names = followed(net, [name for name in large if name not in inside])
         candidate = Candidate(tuple(n for n in names if can_be_named(n)), prefetch=prefetch)
-        said = verdict(ready, target, candidate.options(base))
+        return candidate, verdict(ready, target, candidate.options(base))
+
+    inside: set[str] = set()
+    candidate, said = judged(inside)
+    for _ in range(_ROUNDS):
         back = _minded(said, set(candidate.psram))
         if not back:
             break
         inside |= back
+        candidate, said = judged(inside)
     return candidate, said
 
 
