@@ -21,10 +21,9 @@ from .cuts import Cut, cuts, tiled
 
 __all__ = ["WORK", "Outlook", "in_rounds"]
 
-#: Parts of the shared memory that tiles are made for: what is cut coarsely may leave too little for others.
-_PARTS = (0.75, 0.5)
+_PART = 0.75  # of the shared memory is what tiles are made for
 #: Nodes of all graphs that are judged in one search: about a minute of work.
-WORK = 80_000
+WORK = 120_000
 _ROUNDS = 40
 _IN_VAIN = 24  # layers without a cut that helps
 _AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
@@ -44,24 +43,23 @@ class _WorkLeft:
 class Outlook:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
-    part : of the shared memory that shall be in use. names : the packer's of the layers before the first cut.
+    names : the packer's of the layers before the first cut.
     whole : the graph's of those that are not cut yet. work : what may still be tried, in this graph and all others.
     """
 
     read: ReadGraph
     said: Judged
-    part: float
     names: frozenset[str]
     whole: frozenset[str]
     work: _WorkLeft
 
     @classmethod
-    def first(cls, read: ReadGraph, part: float, work: _WorkLeft) -> Outlook | None:
+    def first(cls, read: ReadGraph, work: _WorkLeft) -> Outlook | None:
         """Return what is said of a graph without a cut; None where it is not judged."""
         said = _judged(read, work)
         names = [str(node.name) for node in read.graph.graph]
         theirs = frozenset(read.node_names.get(name, name) for name in names)
-        return None if said is None else cls(read, said, part, theirs, frozenset(names), work)
+        return None if said is None else cls(read, said, theirs, frozenset(names), work)
 
     def after(self, cut: Cut) -> Outlook | None:
         """Return what is said with one more cut; None where that is not judged."""
@@ -84,10 +82,10 @@ class Outlook:
 
     @cached_property
     def goal(self) -> int:
-        """The bytes that shall live at once: `part` of the memory, and less where a plan still needs too much."""
+        """The bytes that shall live at once: a part of the memory, and less where a plan still needs too much."""
         memory = self.said.memory
         assert memory is not None
-        most, goal = max(self.living), int(self.part * memory.limit)
+        most, goal = max(self.living), int(_PART * memory.limit)
         return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
 
     def crowd(self, goal: int) -> tuple[int, int, int]:
@@ -120,19 +118,14 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
 
     Without a cut where it is ready as it is, with all outside that may.
     """
-    work = _WorkLeft(WORK)
-    return next((found for part in _PARTS if (found := _cut_down(read, part, work)) is not None), None)
-
-
-def _cut_down(read: ReadGraph, part: float, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
-    now = Outlook.first(read, part, work)
+    now = Outlook.first(read, _WorkLeft(WORK))
     if now is None or now.wrong - _convolutions(read):
         return None  # no cut mends more than maps that a convolution does not take
     done: list[Cut] = []
     in_vain: set[str] = set()
     while not now.said.chip_ready and len(done) < _ROUNDS:
         layer = next((layer for layer in now.layers() if str(layer.name) not in in_vain), None)
-        if layer is None or len(in_vain) == _IN_VAIN or work.left < 0:
+        if layer is None or len(in_vain) == _IN_VAIN or now.work.left < 0:
             return None
         found = _best(now, layer)
         if found is None:
