@@ -1,8 +1,8 @@
 """Many runs of one graph in tiles: for networks of which most layers are too large.
 
-Each round cuts a layer at which most bytes live, where all that may lie in external memory does. Arguments are chosen
-once, at the end. What lives at once has to become somewhat less than the shared memory, for a plan lays blocks end to
-end, and takes more than that.
+Each round cuts a layer at which most bytes live, where all that may lie in external memory does: the arguments that
+are tried last when they are chosen for the graph that comes of it. What lives at once has to become somewhat less than
+the shared memory, for a plan lays blocks end to end, and takes more than that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .cuts import Cut, cuts, tiled
 __all__ = ["WORK", "Outlook", "in_rounds"]
 
 _PART = 0.75  # of the shared memory is what tiles are made for
-#: Nodes of all graphs that are judged in one search: about a minute of work.
-WORK = 120_000
+#: Nodes of all graphs that are judged in one search: one to two minutes of work.
+WORK = 100_000
 _ROUNDS = 40
 _IN_VAIN = 24  # layers without a cut that helps
 _AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
@@ -43,8 +43,8 @@ class _WorkLeft:
 class Outlook:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
-    names : the packer's of the layers before the first cut.
-    whole : the graph's of those that are not cut yet. work : what may still be tried, in this graph and all others.
+    names : of the layers before the first cut, in the packer's words. whole : of those that are not cut yet, in the
+    graph's. work : what may still be judged, of this graph and all others.
     """
 
     read: ReadGraph
