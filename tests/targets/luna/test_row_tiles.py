@@ -15,6 +15,7 @@ from lingeronnx.targets.luna.finish.row_tiles.emit import emit
 from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
 from lingeronnx.targets.luna.packer.arguments.candidates import candidates
 from lingeronnx.targets.luna.packer.arguments.choice import choose, plain_options
+from lingeronnx.targets.luna.packer.arguments.outside import returned
 from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.packer.limits.operators import TILED
 from lingeronnx.targets.luna.packer.memory.needs import least_needs
@@ -131,8 +132,15 @@ def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
     same(feed, tiled, whole)
 
 
+def leaky():
+    """A LeakyRelu, which a chip writes with factors per channel, between a layer and a pool whose windows overlap."""
+    net = nets.Net(8, 32, 32, seed=5, batch=1)
+    a = net.node("LeakyRelu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
+    return ends(net, net.node("MaxPool", a, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4))
+
+
 @pytest.mark.parametrize("platform", ROWS)
-@pytest.mark.parametrize("net", (residual, strided))
+@pytest.mark.parametrize("net", (residual, strided, leaky))
 def test_runs_of_other_layers(net, platform, monkeypatch):
     """On a chip with less memory: what is tiled is ready, and equal to the whole."""
     target = dataclasses.replace(ROWS[platform], shared_memory=14000)
@@ -184,6 +192,90 @@ def test_any_run_in_any_number_of_tiles(seed):
         np.testing.assert_array_equal(Session(copy).run(None, one)[0], want[0])
         done += 1
     assert done
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
+    """Law: LeakyRelu as chips write it and pools with pads, in any number of tiles, are the whole."""
+    rng = np.random.default_rng(seed)
+    net = nets.Net(4, int(rng.integers(20, 30)), 12, seed=seed, batch=1)
+    x = net.conv("x", (4, 4, 3, 1), pads=[1, 0, 1, 0], strides=[int(rng.choice([1, 2])), 1])
+    for _ in range(2):
+        x = net.node("LeakyRelu", x, alpha=float(rng.uniform(0.05, 0.4)))
+        kernel, above, below = int(rng.integers(2, 5)), *map(int, rng.integers(0, 2, 2))
+        strides = [int(rng.integers(1, kernel + 1)), 1]
+        x = net.node("MaxPool", x, kernel_shape=[kernel, 1], strides=strides, pads=[above, 0, below, 0])
+    model = net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
+    feed = nets.samples(model)
+    whole = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
+    one = {name: array[:1] for name, array in feed.items()}
+    want = Session(whole).run(None, one)[0]
+    nodes = list(whole.graph)
+    first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
+    runs = runs_from(nodes, first, nodes[first])
+    assert {"BatchNorm2dInt", "MaxPool"} <= {node.op_type for node in runs[-1].nodes}
+    for run in runs:
+        height = ir.shape(run.result)[2]
+        cuts = sorted({0, height, *map(int, rng.integers(0, height, 2))})
+        copy = ir.clone(whole)
+        twins = dict(zip(whole.graph, copy.graph, strict=True))
+        twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
+        tiles = [(rows, twin.tile(rows)) for rows in zip(cuts, cuts[1:], strict=False)]
+        if all(tile is not None for _, tile in tiles):
+            emit(copy, twin, tiles)
+            np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
+
+
+def shuffled():
+    """Blocks on maps of one size, of which each is too large, between shuffles of channels, which are not cut."""
+    net, x = nets.Net(8, 32, 32, seed=6, batch=1), "x"
+    for _ in range(3):
+        x = net.node("LeakyRelu", net.conv(x, (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
+        x = net.node("LeakyRelu", net.conv(x, (8, 1, 3, 3), group=8, pads=[1] * 4), alpha=0.1)
+        x = net.node("Reshape", x, net.const(np.array([1, 2, 4, 32, 32])))
+        x = net.node("Reshape", net.node("Transpose", x, perm=[0, 2, 1, 3, 4]), net.const(np.array([1, 8, 32, 32])))
+    return ends(net, net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]))
+
+
+@pytest.mark.parametrize("platform", ("arcs", "venusA"))
+def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
+    """One cut after the other is not found by arguments that begin with few tensors outside; in rounds they are."""
+    target = dataclasses.replace(ROWS[platform], shared_memory=22500)
+    feed, tiled, whole = both(shuffled(), platform, monkeypatch, target)
+    assert tiled.report.chip_ready
+    assert sum("tiles of" in f.what for f in tiled.report.fitted) > 2
+    assert tiled.report.cost.shared <= 22500
+    verdict = judge(ir.to_proto(tiled.graph), platform, tiled.report.packer_args)
+    assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
+    same(feed, tiled, whole)
+    assert not whole.report.chip_ready
+
+
+def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
+    """Neither rounds nor their arguments are asked for where the first search has something ready."""
+    searches = [("finish.row_tiles.choice", "in_rounds"), ("packer.arguments.choice", "outside")]
+    for module, name in searches:
+        monkeypatch.setattr(importlib.import_module(f"lingeronnx.targets.luna.{module}"), name, None)
+    for build, row in ((residual, ARCS), (strided, VENUSA)):
+        target = dataclasses.replace(row, shared_memory=14000)
+        assert quantize(build(), nets.samples(build(), 2), platform=target, effort="fast").report.chip_ready
+
+
+def test_the_search_in_rounds_has_an_end(monkeypatch):
+    """However much there is to try: no graph is judged once so many nodes were."""
+    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
+    sizes = []
+
+    def counted(ready, *args, **kinds):
+        sizes.append(len(ready.net.steps))
+        return returned(ready, *args, **kinds)
+
+    monkeypatch.setattr(rounds, "returned", counted)
+    monkeypatch.setattr(rounds, "WORK", 400)
+    target = dataclasses.replace(ARCS, shared_memory=22500)
+    assert not quantize(shuffled(), nets.samples(shuffled(), 2), platform=target, effort="fast").report.chip_ready
+    assert sizes
+    assert sum(sizes) - sizes[-1] <= 400
 
 
 def uneven():
@@ -346,6 +438,7 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
     assert judge(ir.to_proto(tiled.graph), "arcs", tiled.report.packer_args).right
     same(feed, tiled, whole)
     monkeypatch.setattr(choice, "_STARTS", 0)
+    monkeypatch.setattr(choice, "in_rounds", lambda read: None)
     assert not both(narrow(), "arcs", monkeypatch, target)[1].report.chip_ready
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
-from .....fit._base import chunks
-from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D
+from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
 from .....graph import ir
 from .... import Target
 from ...._target import Fitted
@@ -18,52 +17,18 @@ from ...packer.memory.needs import least_needs
 from ...packer.memory.plan import room
 from ...packer.options import PSRAM
 from ..read_graph import ReadGraph
-from .emit import emit
-from .runs import Rows, Tile, TiledRun, runs_from, size
+from .cuts import Cut, cuts, tiled
+from .rounds import in_rounds
+from .runs import size
 
 __all__ = ["row_tiles"]
 
-#: Numbers of tiles to try, few first: every tile computes its halo again.
-_COUNTS = (2, 4, 8, 16, 32)
 _TRIALS = 32  # of the runs that begin with one node, under few arguments
 _PASSED = 2  # of these, under all arguments; 1 of runs that begin further back
 _ROUNDS = 8  # runs of one graph
 _LAYERS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
+_CUT = (*_LAYERS, BATCH_NORM2D.name)  # what may have no room by itself
 _STARTS = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A run and its tiles."""
-
-    run: TiledRun
-    tiles: tuple[tuple[Rows, Tile], ...]
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that one layer of one tile reads and writes, results that wait to be joined aside."""
-        most = 0
-        for _, tile in self.tiles:
-            for node in self.run.nodes:
-                values = {v for v in (*node.inputs, *node.outputs) if v is not None and v in tile.wanted}
-                most = max(most, sum(map(tile.bytes, values)))
-        return most
-
-    def text(self) -> Fitted:
-        """Return what is done, for the report."""
-        names = [str(node.name) for node in self.run.nodes]
-        which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
-        rows = max(last - first for (first, last), _ in self.tiles)
-        more = self._halo()
-        cost = "exact" if more < 0.005 else f"exact; {100 * more:.0f} % more rows are computed, where tiles overlap"
-        what = f"{which} in {len(self.tiles)} tiles of {rows} rows, one after the other, so that shared memory suffices"
-        return Fitted(names[0], what, cost)
-
-    def _halo(self) -> float:
-        """Return the share of elements that are computed more than once."""
-        whole = sum(size(node.outputs[0]) for node in self.run.nodes)
-        done = sum(tile.bytes(node.outputs[0]) for _, tile in self.tiles for node in self.run.nodes)
-        return done / whole - 1
 
 
 def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
@@ -71,23 +36,33 @@ def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
 
     The same graph where it fits as it is, or where no cut helps.
     """
-    done: list[Fitted] = []
     if read.target.shared_memory is None or _hopeless(read):
-        return read, done
-    work, now = read, None
-    whole = {node.name for node in read.graph.graph}
+        return read, []
+    work, whole = read, {node.name for node in read.graph.graph}
+    now: Judgement | None = None
+    done: list[Fitted] = []
     for _ in range(_ROUNDS):
-        if now is not None and now.verdict.chip_ready:
-            break
-        large = _too_large(work.graph, work.target)
-        wanted = _crowded(work, whole, now) if large is None else [large] if large.name in whole else []
+        wanted = _wanted(work, whole, now)
+        if now is None and not wanted:
+            return read, []
         best_cut = next((best for node in wanted if (best := _best(work, node)) is not None), None)
         if best_cut is None:
             break
         work, now, cut = best_cut
         whole -= {node.name for node in cut.run.nodes}
         done.append(cut.text())
+        if now.verdict.chip_ready:
+            return work, done
+    many = in_rounds(read)
+    if many is not None:
+        return many[0], [cut.text() for cut in many[1]]
     return (work, done) if now is not None and _helped(now, whole) else (read, [])
+
+
+def _wanted(read: ReadGraph, whole: Collection[str | None], now: Judgement | None) -> list[ir.Node]:
+    """Return the layers of `whole` to cut: the first that is too large, else a few that are crowded."""
+    large = _too_large(read.graph, read.target)
+    return _crowded(read, whole, now) if large is None else [large] if large.name in whole else []
 
 
 def _hopeless(read: ReadGraph) -> bool:
@@ -95,7 +70,7 @@ def _hopeless(read: ReadGraph) -> bool:
     net, target, names = read.ready.net, read.target, read.node_names
     if net is None:
         return False
-    kept = {names.get(str(node.name), str(node.name)) for node in read.graph.graph if node.op_type not in _LAYERS}
+    kept = {names.get(str(node.name), str(node.name)) for node in read.graph.graph if node.op_type not in _CUT}
     needs = least_needs(net, target)
     return any(need > room(target, read.base) and origin in kept for origin, need in needs.items())
 
@@ -150,12 +125,12 @@ def _fullest(said: Judged) -> list[str]:
     return sorted(living, key=lambda origin: -living[origin])
 
 
-def _best(read: ReadGraph, large: ir.Node) -> tuple[ReadGraph, Judgement, _Cut] | None:
+def _best(read: ReadGraph, large: ir.Node) -> tuple[ReadGraph, Judgement, Cut] | None:
     """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
 
     The latter may be one of several that are needed.
     """
-    first: tuple[ReadGraph, Judgement, _Cut] | None = None
+    first: tuple[ReadGraph, Judgement, Cut] | None = None
     where = list(read.graph.graph).index(large)
     for start in range(where, max(where - _STARTS, 0) - 1, -1):
         found = _best_from(read, start, large, _PASSED if start == where else 1)
@@ -165,23 +140,19 @@ def _best(read: ReadGraph, large: ir.Node) -> tuple[ReadGraph, Judgement, _Cut] 
     return first
 
 
-def _best_from(read: ReadGraph, start: int, large: ir.Node, most: int) -> tuple[ReadGraph, Judgement, _Cut] | None:
+def _best_from(read: ReadGraph, start: int, large: ir.Node, most: int) -> tuple[ReadGraph, Judgement, Cut] | None:
     """Return the same of the runs that begin with node `start`; at most `most` cuts are judged under all arguments."""
-    first: tuple[ReadGraph, Judgement, _Cut] | None = None
+    first: tuple[ReadGraph, Judgement, Cut] | None = None
     graph, passed = read.graph, 0
-    for cut in itertools.islice(_cuts(graph, read.target, start, large), _TRIALS):
-        copy = ir.clone(graph)
-        twins = dict(zip(graph.graph, copy.graph, strict=True))
-        run = TiledRun(tuple(twins[node] for node in cut.run.nodes))
-        emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
-        tiled = read.other(copy)
+    for cut in itertools.islice(cuts(graph, start, large, read.target.shared_memory or 0), _TRIALS):
+        other = tiled(read, cut)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
-        if not _possible(tiled, {tiled.node_names.get(str(name), name) for name in left}):
+        if not _possible(other, {other.node_names.get(str(name), name) for name in left}):
             continue
-        judgement = tiled.safest
-        first = first or (tiled, judgement, cut)
+        judgement = other.safest
+        first = first or (other, judgement, cut)
         if judgement.verdict.chip_ready:
-            return tiled, judgement, cut
+            return other, judgement, cut
         passed += 1
         if passed == most:
             break
@@ -203,33 +174,3 @@ def _possible(read: ReadGraph, left: Collection[str | None]) -> bool:
         if fits and against <= set(left):
             return True
     return False
-
-
-def _cuts(graph: ir.Graph, target: Target, start: int, large: ir.Node) -> Iterator[_Cut]:
-    """Yield the cuts worth trying that begin with node `start` and hold `large`.
-
-    Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a single layer of a
-    tile fits.
-    """
-    limit = target.shared_memory or 0
-    runs = runs_from(list(graph.graph), start, large)
-    small = [run for run in runs if 3 * size(run.result) <= limit][:1]
-    for run in [*small, *(run for run in reversed(runs) if run not in small)]:
-        for count in _COUNTS:
-            cut = _cut(run, count)
-            if cut is not None and cut.peak <= limit:
-                yield cut
-
-
-def _cut(run: TiledRun, count: int) -> _Cut | None:
-    """Return the run in `count` tiles; None where they would be too thin."""
-    rows = (ir.shape(run.result) or (1, 1, 1))[2] or 1
-    if rows < count:
-        return None
-    tiles = []
-    for first, last in chunks(rows, count):
-        tile = run.tile((first, last))
-        if tile is None:
-            return None
-        tiles.append(((first, last), tile))
-    return _Cut(run, tuple(tiles))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
+from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
 from .....graph import ir
 
 __all__ = ["Rows", "TiledRun", "Tile", "runs_from", "size"]
@@ -20,7 +20,7 @@ __all__ = ["Rows", "TiledRun", "Tile", "runs_from", "size"]
 #: What slides a window over the rows, and what is computed element by element.
 _WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
 _ROWWISE = ("Slice", CONCAT.name)  # along another axis than the rows
-_ELEMENTWISE = ("Relu", "Prelu", "Clip", ADD.name, SUB.name, MUL.name, SIGMOID.name, TANH.name)
+_ELEMENTWISE = ("Relu", "Prelu", "Clip", BATCH_NORM2D.name, ADD.name, SUB.name, MUL.name, SIGMOID.name, TANH.name)
 
 Rows = tuple[int, int]
 

@@ -27,6 +27,7 @@ from ..memory.plan import MemoryPlan, plan_memory, room
 from ..options import SHARE, Options
 from .candidates import Candidate, candidates
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
+from .outside import outside
 from .speed import Found, faster
 
 __all__ = [
@@ -84,6 +85,8 @@ def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool,
     base = plain_options(proto, target)
     ready = make_ready(proto, target, base) if ready is None else ready
     first = _first(ready, target, base)
+    if not first[1].chip_ready:
+        first = outside(ready, target, base) or first
     if prices_of(target) is None and objective != TIME:
         return Judgement(first[0].words(base), first[1])
     worth = None if not keeps else worth_keeping(objective)

@@ -1,0 +1,192 @@
+"""Many runs of one graph in tiles: for networks of which most layers are too large.
+
+Each round cuts a layer at which most bytes live, where all that may lie in external memory does: the arguments that
+are tried last when they are chosen for the graph that comes of it. What lives at once has to become somewhat less than
+the shared memory, for a plan lays blocks end to end, and takes more than that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .....formats import CONV2D
+from .....graph import ir
+from ...packer.arguments.outside import returned
+from ...packer.judge import Judged
+from ..read_graph import ReadGraph
+from .cuts import Cut, cuts, tiled
+
+__all__ = ["WORK", "Outlook", "in_rounds"]
+
+_PART = 0.75  # of the shared memory is what tiles are made for
+#: Nodes of all graphs that are judged in one search: one to two minutes of work.
+WORK = 100_000
+_ROUNDS = 40
+_IN_VAIN = 24  # layers without a cut that helps
+_AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
+_STARTS = 8  # nodes to go back from such a layer
+_CUTS = 6  # of the runs that begin with one node
+_TRIALS = 16  # of a layer, after which the best of them is taken
+
+
+@dataclass
+class _WorkLeft:
+    """The nodes that may still be judged."""
+
+    left: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A graph that is being cut, and what is said where all that may lie outside does.
+
+    names : of the layers before the first cut, in the packer's words. whole : of those that are not cut yet, in the
+    graph's. work : what may still be judged, of this graph and all others.
+    """
+
+    read: ReadGraph
+    said: Judged
+    names: frozenset[str]
+    whole: frozenset[str]
+    work: _WorkLeft
+
+    @classmethod
+    def first(cls, read: ReadGraph, work: _WorkLeft) -> Outlook | None:
+        """Return what is said of a graph without a cut; None where it is not judged."""
+        said = _judged(read, work)
+        names = [str(node.name) for node in read.graph.graph]
+        theirs = frozenset(read.node_names.get(name, name) for name in names)
+        return None if said is None else cls(read, said, theirs, frozenset(names), work)
+
+    def after(self, cut: Cut) -> Outlook | None:
+        """Return what is said with one more cut; None where that is not judged."""
+        read = tiled(self.read, cut)
+        said = _judged(read, self.work)
+        left = self.whole - {str(node.name) for node in cut.run.nodes}
+        return None if said is None else replace(self, read=read, said=said, whole=left)
+
+    @cached_property
+    def wrong(self) -> frozenset[str]:
+        """What is not right wherever its tensors lie."""
+        return frozenset(f.node for f in self.said.findings if f.level != "plan" and f.node != "shared memory")
+
+    @cached_property
+    def living(self) -> list[int]:
+        """The bytes of shared memory that are in use at each step."""
+        assert self.said.net is not None
+        assert self.said.memory is not None
+        return self.said.memory.living(len(self.said.net.steps))
+
+    @cached_property
+    def goal(self) -> int:
+        """The bytes that shall live at once: a part of the memory, and less where a plan still needs too much."""
+        memory = self.said.memory
+        assert memory is not None
+        most, goal = max(self.living), int(_PART * memory.limit)
+        return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
+
+    def crowd(self, goal: int) -> tuple[int, int, int]:
+        """Return how far it is from fitting: nodes that are wrong, bytes above `goal`, bytes of large work areas."""
+        assert self.said.net is not None
+        assert self.said.memory is not None
+        areas = self.said.memory.areas.values()
+        above: dict[str, int] = {}
+        for size, step in zip(self.living, self.said.net.steps, strict=True):
+            name = step.origin if step.origin in self.names else ""  # tiles are as crowded as the first of them
+            above[name] = max(above.get(name, 0), size - goal)
+        return len(self.wrong), sum(above.values()), sum(size for size in areas if 2 * size > max(areas))
+
+    def layers(self) -> Iterator[ir.Node]:
+        """Yield whole layers to cut: what is wrong, what has a large work area, and the fullest ones."""
+        net, memory = self.said.net, self.said.memory
+        assert net is not None
+        assert memory is not None
+        names = self.read.node_names
+        by_name = {names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph}
+        full = [i for i in sorted(range(len(net.steps)), key=lambda i: -self.living[i]) if self.living[i] > self.goal]
+        areas = [n for n in sorted(memory.areas, key=lambda n: -memory.areas[n]) if _AREA * memory.areas[n] > self.goal]
+        for name in dict.fromkeys([*sorted(self.wrong), *areas, *(net.steps[i].origin for i in full)]):
+            if name in by_name and str(by_name[name].name) in self.whole:
+                yield by_name[name]
+
+
+def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
+    """Return `read` in tiles with which it is ready, and the cuts; None where none are found.
+
+    Without a cut where it is ready as it is, with all outside that may.
+    """
+    now = Outlook.first(read, _WorkLeft(WORK))
+    if now is None or now.wrong - _convolutions(read):
+        return None  # no cut mends more than maps that a convolution does not take
+    done: list[Cut] = []
+    in_vain: set[str] = set()
+    while not now.said.chip_ready and len(done) < _ROUNDS:
+        layer = next((layer for layer in now.layers() if str(layer.name) not in in_vain), None)
+        if layer is None or len(in_vain) == _IN_VAIN or now.work.left < 0:
+            return None
+        found = _best(now, layer)
+        if found is None:
+            in_vain.add(str(layer.name))
+        else:
+            now, cut = found
+            done.append(cut)
+    return (now.read, done) if now.said.chip_ready else None
+
+
+def _convolutions(read: ReadGraph) -> set[str]:
+    """Return the packer's names of the convolutions."""
+    names = [str(node.name) for node in read.graph.graph if node.op_type == CONV2D.name]
+    return {read.node_names.get(name, name) for name in names}
+
+
+def _judged(read: ReadGraph, work: _WorkLeft) -> Judged | None:
+    """Return what is said where all that may lie outside does, without prefetching, which needs least.
+
+    None where the graph is not planned, and once enough was judged.
+    """
+    if work.left < 0 or read.ready.net is None:
+        return None
+    work.left -= len(read.ready.net.steps)
+    return returned(read.ready, read.target, read.base, prefetch=False)[1]
+
+
+def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
+    """Return the first cut that begins with a convolution and is within the goal, else the best that helps."""
+    before, best = now.crowd(now.goal), None
+    for cut in itertools.islice(_trials(now, layer), _TRIALS):
+        after = now.after(cut)
+        if after is None or not after.wrong <= now.wrong or after.crowd(now.goal) >= before:
+            continue
+        if best is None or after.crowd(now.goal) < best[0].crowd(now.goal):
+            best = after, cut
+        members = {str(node.name) for node in cut.run.nodes}
+        if cut.run.nodes[0].op_type == CONV2D.name and _within(after, members, now.goal):
+            break
+    return best
+
+
+def _trials(now: Outlook, layer: ir.Node) -> Iterator[Cut]:
+    """Yield cuts around a layer: first those that begin with a convolution, since what one writes is large."""
+    nodes = list(now.read.graph.graph)
+    where = nodes.index(layer)
+    starts = range(where, max(where - _STARTS, 0) - 1, -1)
+    for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
+        for cut in itertools.islice(cuts(now.read.graph, start, layer, now.goal), _CUTS):
+            if all(str(node.name) in now.whole for node in cut.run.nodes):
+                yield cut
+
+
+def _within(after: Outlook, members: Collection[str], goal: int) -> bool:
+    """Whether the first tiles of `members`, which keep their names, are right, and what lives there is not too much."""
+    assert after.said.net is not None
+    assert after.said.memory is not None
+    names, areas = {after.read.node_names.get(name, name) for name in members}, after.said.memory.areas
+    steps = zip(after.living, after.said.net.steps, strict=True)
+    return (
+        names.isdisjoint(after.wrong)
+        and all(_AREA * areas.get(name, 0) <= goal for name in names)
+        and all(size <= goal for size, step in steps if step.origin in names)
+    )
