@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..formats.moves.select import slices
+from ..formats.moves.select import constant_slices
 from ..graph import ir
 from ..ops.moves.pad import pads_of
 from ..targets import Target
@@ -50,7 +50,7 @@ def slice_apart(model: ir.Graph, node: ir.Node, target: Target) -> tuple[str, st
     sizes = ir.shape(node.inputs[0]) if node.op_type == "Slice" and not node.domain else None
     if not sizes or None in sizes[1:] or not between_layers(node):
         return None
-    ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, len(sizes))
+    ranges = constant_slices(node)
     if not ranges or 0 in ranges or all(part.step == 1 for part in ranges.values()):
         return None
     places = {axis: np.arange(*part.indices(int(sizes[axis] or 0))) for axis, part in ranges.items()}

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..formats.moves.select import slices
+from ..formats.moves.select import taken_along
 from ..graph import ir
 from ..graph.builder import Builder
 from ..graph.detached_nodes import loose_node, loose_tensor
@@ -247,14 +247,8 @@ def _sizes(value: ir.Value) -> list[int]:
 
 def _single_step(node: ir.Node) -> int | None:
     """Return the step that the Slice `node` takes, None for anything else."""
-    if node.op_type != "Slice" or node.domain:
-        return None
-    ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
-    length = (ir.shape(node.inputs[0]) or (0, 0))[1]
-    if ranges is None or set(ranges) != {1} or length is None:
-        return None
-    steps = range(*ranges[1].indices(length))
-    return steps[0] if len(steps) == 1 else None
+    steps = taken_along(node, 1)
+    return steps[0] if steps is not None and len(steps) == 1 else None
 
 
 class _Gru(_UnrolledLayer):

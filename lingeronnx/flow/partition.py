@@ -223,7 +223,7 @@ def _islands(parts: Partition) -> dict[str, str]:
     held = [node for node, _ in parts.nodes if any(ir.const(value) is not None for value in node.inputs)]
     working = {home[str(node.name)] for node in (*layers, *held)}
     from_host, results = _behind_floats(parts), [str(value.name) for node in layers for value in node.outputs]
-    before_layers = {str(node.name) for node in leading_to(parts.graph, results)}
+    before_layers = {str(node.name) for node in leading_to(parts.graph.graph, results)}
     fed = {home[str(node.name)] for node, _ in parts.nodes if str(node.name) in from_host}
     why = {}
     for name, region in home.items():

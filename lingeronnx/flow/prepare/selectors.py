@@ -74,7 +74,7 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
         ends = select(model, selector[2:])
         read = [str(value.name) for node in ends for value in reads(node) if value is not None]
         own = {id(node) for node in ends}
-        return [node for node in leading_to(model, read) if id(node) not in own]
+        return [node for node in leading_to(model.graph, read) if id(node) not in own]
     exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
     if exact:
         return exact

@@ -51,6 +51,22 @@ def slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: in
     return {axis: _slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)}
 
 
+def constant_slices(node: ir.Node) -> dict[int, slice] | None:
+    """Return `slices` of a Slice by the constants of its own graph."""
+    rank = len(ir.shape(node.inputs[0]) or (0,))
+    return slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, rank)
+
+
+def taken_along(node: ir.Node, axis: int) -> range | None:
+    """Return the positions that a Slice takes along `axis` alone, None for anything else and where not all is known."""
+    shape = ir.shape(node.inputs[0]) if node.inputs else None
+    length = shape[axis] if shape is not None and axis < len(shape) else None
+    if node.op_type != "Slice" or node.domain or length is None:
+        return None
+    ranges = constant_slices(node)
+    return range(*ranges[axis].indices(length)) if ranges is not None and set(ranges) == {axis} else None
+
+
 def _slice(start: int, end: int, step: int) -> slice:
     """Return Python's slice of ONNX's numbers: an end beyond the first element, going backwards, is no end."""
     return slice(start, None if step < 0 and end < -(1 << 30) else end, step)

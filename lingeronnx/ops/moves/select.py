@@ -7,13 +7,11 @@ embedding: the table is then quantized at the scale of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ... import formats
 from ...emit import Lowering
-from ...formats.moves.select import slices
+from ...formats.moves.select import constant_slices
 from ...graph import ir
 from ...targets import Target
 from ...targets.limits import SliceLimits
@@ -23,16 +21,12 @@ from ..scaling import ScalePair, Scaling, passed_on
 __all__ = ["Gather", "Slice"]
 
 
-def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
-    return lambda index: ir.const(node.inputs[index]) if len(node.inputs) > index else None
-
-
 def slice_step(node: ir.Node, target: Target) -> object:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     limits = target.limits(formats.SLICE.name, SliceLimits)
     if limits is None:
         return None
-    ranges = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
+    ranges = constant_slices(node)
     return next((f"step {part.step}" for part in (ranges or {}).values() if part.step not in limits.steps), None)
 
 
@@ -49,7 +43,7 @@ class Slice(Op):
         shape = ir.shape(node.inputs[0])
         if shape is None:
             return "its shape is not known before the run"
-        ranges = slices(node, _constants(node), len(shape))
+        ranges = constant_slices(node)
         if ranges is None:
             return "its bounds are computed at run time"
         if 0 in ranges and ranges[0] not in (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1)):
@@ -59,7 +53,7 @@ class Slice(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
         shape = list(ir.known_shape(node.inputs[0]))
-        parts = slices(node, _constants(node), len(shape))
+        parts = constant_slices(node)
         ranges = {axis: range(*part.indices(int(shape[axis] or 0))) for axis, part in (parts or {}).items() if axis}
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
             (1, range(int(shape[1] or 0)))

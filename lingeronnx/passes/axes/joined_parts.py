@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from ...formats.moves.select import slices
+from ...formats.moves.select import taken_along
 from ...graph import ir
 from .._pass import Answer, Reason
 
@@ -50,10 +50,7 @@ def _part(node: ir.Node) -> ir.Value | None:
         return None
     parts = [range(*ends) for ends in pairwise(accumulate((int(size or 0) for size in sizes), initial=0))]
     if node.op_type == "Slice":
-        ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, len(whole))
-        if ranges is None or set(ranges) != {axis}:
-            return None
-        taken = range(*ranges[axis].indices(parts[-1].stop))
+        taken = taken_along(node, axis)
         return ir.source(maker, parts.index(taken)) if taken in parts else None
     chosen = ir.const(node.inputs[1]) if node.op_type == "Gather" else None
     if chosen is None or chosen.ndim or ir.attr(node, "axis", 0) % len(whole) != axis:

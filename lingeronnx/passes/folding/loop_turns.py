@@ -6,13 +6,13 @@ turn by turn here, from the states that it depends on, where these begin with co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from ...graph import ir, operators
 from ...graph.extent import UNROLLED
-from ...run.runners import submodel
+from ...run.runners import leading_to, submodel
 
 __all__ = ["turns"]
 
@@ -70,18 +70,11 @@ def _counted(model: ir.Graph, node: ir.Node, body: ir.Body, limit: int | None) -
     return None
 
 
-def _behind(body: ir.Body, wanted: Iterable[ir.Value]) -> tuple[list[ir.Node], set[ir.Value]]:
+def _behind(body: ir.Body, wanted: Sequence[ir.Value]) -> tuple[list[ir.Node], set[ir.Value]]:
     """Return the nodes of `body` that make the `wanted` values, in order, and what these read of others."""
-    nodes, leaves, waiting = set[ir.Node](), set[ir.Value](), list(wanted)
-    while waiting:
-        value = waiting.pop()
-        maker = value.producer()
-        if maker is None or maker.graph is not body:
-            leaves.add(value)
-        elif maker not in nodes:
-            nodes.add(maker)
-            waiting += [v for v in maker.inputs if v is not None]
-    return [node for node in body if node in nodes], leaves
+    nodes = leading_to(body, {str(value.name) for value in wanted})
+    read = {value for node in nodes for value in node.inputs if value is not None}
+    return nodes, read.union(wanted).difference(value for node in nodes for value in node.outputs)
 
 
 def _computable(node: ir.Node) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formats.moves.select import slices
+from ...formats.moves.select import taken_along
 from ...graph import ir
 from ...ops.layers.recurrent import given
 from .._pass import Answer, Reason
@@ -61,10 +61,7 @@ def _length(node: ir.Node) -> int:
 def _range(node: ir.Node) -> range | None:
     """Return the steps that the Slice `node` takes of [N, T, units], along axis 1 alone; None for anything else."""
     shape = ir.shape(node.inputs[0]) if node.inputs else None
-    if node.op_type != "Slice" or node.domain or shape is None or len(shape) != 3 or shape[1] is None:
-        return None
-    ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
-    return range(*ranges[1].indices(shape[1])) if ranges is not None and set(ranges) == {1} else None
+    return taken_along(node, 1) if shape is not None and len(shape) == 3 else None
 
 
 def _reverses(node: ir.Node) -> bool:

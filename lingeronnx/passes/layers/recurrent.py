@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...formats.moves.select import slices
+from ...formats.moves.select import taken_along
 from ...graph import ir, operators
 from ...ops.layers.recurrent import directions, full_length, given, obstacle
 from .._pass import Answer, Reason
@@ -374,9 +374,8 @@ def _taken(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
         one = chosen is not None and chosen.ndim == 0 and ir.attr(node, "axis", 0) in (1, -3)
         return [(node.outputs[0], int(chosen) % count)] if one and chosen is not None else []
     if node.op_type == "Slice":
-        ranges = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 4)
-        parts = list(range(count)[ranges[1]]) if ranges is not None and set(ranges) == {1} else []
-        parts = parts if len(parts) == 1 else []
+        taken = taken_along(node, 1)
+        parts = list(taken) if taken is not None and len(taken) == 1 else []
     elif node.op_type == "Split" and ir.attr(node, "axis", 0) in (1, -3) and len(node.outputs) == count:
         parts = list(range(count))
     else:

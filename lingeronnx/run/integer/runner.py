@@ -152,7 +152,7 @@ class IntRunner:
         given = given if self.whole else self._stacked(given)
         specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
-        binder.run(None if wanted is None else leading_to(self.model, wanted))
+        binder.run(None if wanted is None else leading_to(self.model.graph, wanted))
         return GraphWalk(binder, given)
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:

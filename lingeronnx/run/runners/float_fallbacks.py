@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,10 +44,10 @@ def reads(node: ir.Node) -> Iterator[ir.Value | None]:
                     yield value
 
 
-def leading_to(model: ir.Graph, wanted: Collection[str]) -> list[ir.Node]:
-    """Return the nodes that the tensors `wanted` are computed by, in graph order; subgraphs count as their node."""
+def leading_to(graph: Iterable[ir.Node], wanted: Collection[str]) -> list[ir.Node]:
+    """Return the nodes of `graph` that make the tensors `wanted`, in its order; subgraphs count as their node."""
     needed, found = set(wanted), []
-    for node in reversed(list(model.graph)):
+    for node in reversed(list(graph)):
         if any(value.name in needed for value in node.outputs):
             found.append(node)
             needed.update(str(value.name) for value in reads(node) if value is not None)

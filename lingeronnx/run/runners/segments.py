@@ -48,7 +48,7 @@ class Segments:
     def __init__(self, model: ir.Graph, cuts: Collection[str], wanted: Collection[str], apart: Collection[str]) -> None:
         self._model = model
         shown = {*cuts, *wanted, *(str(v.name) for v in model.graph.outputs)}
-        nodes = [node for node in leading_to(model, wanted) if not _is_constant(node)]
+        nodes = [node for node in leading_to(model.graph, wanted) if not _is_constant(node)]
         groups = _grouped(nodes, shown, apart)
         self._nodes = groups
         self.pieces = [_piece(group, shown) for group in groups]
