@@ -164,7 +164,8 @@ def _possible(read: ReadGraph, left: Collection[str | None]) -> bool:
     net = read.ready.net
     if net is None:
         return False
-    joins = [s for s in net.steps if s.op == CONCAT.name]
+    written = {read.node_names.get(str(n.name), n.name) for n in read.graph.graph if n.op_type == CONCAT.name}
+    joins = [s for s in net.steps if s.origin in written]  # not what the packer makes of a convolution it cuts
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
     ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):

@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from .....fit._base import chunks
 from .....graph import ir
 from ...._target import Fitted
 from ..read_graph import ReadGraph
 from .emit import emit
-from .runs import Rows, Tile, TiledRun, runs_from, size
+from .runs import Tile, TiledRun, length, runs_from, size
 
 __all__ = ["Cut", "cuts", "tiled"]
 
 #: Numbers of tiles to try, few first: every tile computes its halo again.
 _COUNTS = (2, 4, 8, 16, 32)
+_STRIPS = (2, 3, 4, 6, 8)  # of columns, where rows alone do not do
+_PARTS = (1.0, 0.75, 0.5)  # of the limit, since a plan takes more than what one layer reads and writes
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A run and its tiles."""
+    """A run and its tiles.
+
+    tiles : of rows. strips : of columns, each of which is cut into the tiles; none where a tile is as wide as the map.
+    """
 
     run: TiledRun
-    tiles: tuple[tuple[Rows, Tile], ...]
+    tiles: tuple[Tile, ...]
+    strips: tuple[Tile, ...] = ()
 
-    @property
+    @cached_property
     def peak(self) -> int:
         """The most bytes that one layer of one tile reads and writes, results that wait to be joined aside."""
-        most = 0
-        for _, tile in self.tiles:
-            for node in self.run.nodes:
-                values = {v for v in (*node.inputs, *node.outputs) if v is not None and v in tile.wanted}
-                most = max(most, sum(map(tile.bytes, values)))
-        return most
+        held = self.tiles[0].wanted
+        layers = [{v for v in (*node.inputs, *node.outputs) if v is not None and v in held} for node in self.run.nodes]
+        return max(sum(self._bytes(value, max) for value in layer) for layer in layers)
+
+    @cached_property
+    def again(self) -> int:
+        """The elements that are computed more than once."""
+        results = [node.outputs[0] for node in self.run.nodes]
+        return sum(self._bytes(value, sum) - size(value) for value in results)
 
     def text(self) -> Fitted:
         """Return what is done, for the report."""
         names = [str(node.name) for node in self.run.nodes]
         which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
-        rows = max(last - first for (first, last), _ in self.tiles)
-        more = self._halo()
-        cost = "exact" if more < 0.005 else f"exact; {100 * more:.0f} % more rows are computed, where tiles overlap"
-        what = f"{which} in {len(self.tiles)} tiles of {rows} rows, one after the other, so that shared memory suffices"
-        return Fitted(names[0], what, cost)
+        tiles = f"{len(self.tiles)} tiles of {max(tile.rows(self.run.result) for tile in self.tiles)} rows"
+        if self.strips:
+            columns = max(strip.rows(self.run.result) for strip in self.strips)
+            tiles = f"{len(self.strips)} strips of {columns} columns, each in {tiles}"
+        share = self.again / sum(size(node.outputs[0]) for node in self.run.nodes)
+        again = f"{100 * share:.0f} % more {'places' if self.strips else 'rows'} are computed, where tiles overlap"
+        cost = "exact" if share < 0.005 else f"exact; {again}"
+        return Fitted(names[0], f"{which} in {tiles}, one after the other, so that shared memory suffices", cost)
 
-    def _halo(self) -> float:
-        """Return the share of elements that are computed more than once."""
-        whole = sum(size(node.outputs[0]) for node in self.run.nodes)
-        done = sum(tile.bytes(node.outputs[0]) for _, tile in self.tiles for node in self.run.nodes)
-        return done / whole - 1
+    def _bytes(self, value: ir.Value, of: Callable[[Iterable[int]], int]) -> int:
+        """Return the bytes of a tensor that the tiles hold: of the largest (`max`) or of all (`sum`)."""
+        share = size(value) // length(value, 2) * of(tile.rows(value) for tile in self.tiles)
+        if not self.strips:
+            return share
+        return share // length(value, 3) * of(strip.rows(value) for strip in self.strips)
 
 
 def tiled(read: ReadGraph, cut: Cut) -> ReadGraph:
@@ -57,7 +71,10 @@ def tiled(read: ReadGraph, cut: Cut) -> ReadGraph:
     copy = ir.clone(read.graph)
     twins = dict(zip(read.graph.graph, copy.graph, strict=True))
     run = TiledRun(tuple(twins[node] for node in cut.run.nodes))
-    emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
+    across = run.columns
+    strips = [run] if not cut.strips or across is None else emit(copy, across, _tiles(across, len(cut.strips)) or ())
+    for strip in strips:
+        emit(copy, strip, _tiles(strip, len(cut.tiles)) or ())
     return read.other(copy)
 
 
@@ -65,26 +82,43 @@ def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int) -> Iterator[Cu
     """Yield the cuts worth trying that begin with node `start` and hold `large`.
 
     Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a single layer of a
-    tile takes `limit` bytes at most.
+    tile takes `limit` bytes at most. Runs of which a layer takes more in all these tiles come last, in tiles of rows
+    and columns: first where least is computed again, and least is copied out and in.
     """
     runs = runs_from(list(graph.graph), start, large)
     small = [run for run in runs if 3 * size(run.result) <= limit][:1]
+    wide = []
     for run in [*small, *(run for run in reversed(runs) if run not in small)]:
-        for count in _COUNTS:
-            cut = _cut(run, count)
-            if cut is not None and cut.peak <= limit:
-                yield cut
+        found = [cut for count in _COUNTS if (cut := _cut(run, count)) is not None and cut.peak <= limit]
+        yield from found
+        if not found:
+            wide += _in_strips(run, limit)
+    yield from sorted(wide, key=lambda cut: cut.again + 2 * size(cut.run.result))
+
+
+def _in_strips(run: TiledRun, limit: int) -> list[Cut]:
+    """Return the cuts of a run into rows and columns with which least is computed again, for parts of the limit."""
+    across = run.columns
+    if across is None:
+        return []
+    strips = [tiles for count in _STRIPS if (tiles := _tiles(across, count)) is not None]
+    rows = [tiles for count in (1, *_COUNTS) if (tiles := _tiles(run, count)) is not None]
+    every = sorted((Cut(run, *both) for both in itertools.product(rows, strips)), key=lambda cut: cut.again)
+    best = (next((cut for cut in every if cut.peak <= part * limit), None) for part in _PARTS)
+    return list(dict.fromkeys(cut for cut in best if cut is not None))
 
 
 def _cut(run: TiledRun, count: int) -> Cut | None:
     """Return the run in `count` tiles; None where they would be too thin."""
-    rows = (ir.shape(run.result) or (1, 1, 1))[2] or 1
-    if rows < count:
+    tiles = _tiles(run, count)
+    return None if tiles is None else Cut(run, tiles)
+
+
+def _tiles(run: TiledRun, count: int) -> tuple[Tile, ...] | None:
+    """Return `count` tiles of a run; None where they would be too thin."""
+    whole = length(run.result, run.axis)
+    if whole < count:
         return None
-    tiles = []
-    for first, last in chunks(rows, count):
-        tile = run.tile((first, last))
-        if tile is None:
-            return None
-        tiles.append(((first, last), tile))
-    return Cut(run, tuple(tiles))
+    bounds = [whole * i // count for i in range(count + 1)]  # no tile is much thinner than the others
+    tiles = [run.tile(part) for part in itertools.pairwise(bounds)]
+    return None if None in tiles else tuple(tile for tile in tiles if tile is not None)

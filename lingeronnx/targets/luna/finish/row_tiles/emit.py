@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from .....formats import QUANT
 from .....graph import ir
@@ -11,14 +12,40 @@ from .runs import Rows, Tile, TiledRun
 
 __all__ = ["emit"]
 
+#: What is taken of a tensor, and what is made of a layer, by the axis.
+_NAMES = {2: ("rows", "tile"), 3: ("columns", "strip")}
 
-def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[tuple[Rows, Tile]]) -> None:
-    """Put the tiles in place of the run, in place; the result keeps its name, the constants are shared."""
-    new_nodes: list[ir.Node] = []
-    parts = []
+
+def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[Tile]) -> list[TiledRun]:
+    """Put the tiles in place of the run, in place; the result keeps its name, the constants are shared.
+
+    Return the layers of each tile, to be cut along the other axis.
+    """
     taken = ir.names(graph)
-    for number, (_, tile) in enumerate(tiles):
-        tile_tensors: dict[ir.Value, ir.Value] = {}
+    written = [_WrittenTile(graph, tile, number, taken) for number, tile in enumerate(tiles)]
+    parts = [each.add(run) for each in written]
+    new_nodes = [node for each in written for node in (*each.entries, *each.layers)]
+    ir.replace(graph, list(run.nodes), [*new_nodes, _joined(run, parts, taken)])
+    return [TiledRun(tuple(each.layers)) for each in written]
+
+
+@dataclass
+class _WrittenTile:
+    """The nodes of one tile: Slices of what lies outside, and the layers.
+
+    held : {tensor: what the tile has of it}. taken : names that tensors have; the new ones are added.
+    """
+
+    graph: ir.Graph
+    tile: Tile
+    number: int
+    taken: set[str]
+    entries: list[ir.Node] = field(default_factory=list)
+    layers: list[ir.Node] = field(default_factory=list)
+    held: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def add(self, run: TiledRun) -> ir.Value:
+        """Write the layers of the run; return what they make of its result."""
         for node in run.nodes:
             inputs: list[ir.Value | None] = []
             index = 0
@@ -26,78 +53,57 @@ def emit(graph: ir.Graph, run: TiledRun, tiles: Sequence[tuple[Rows, Tile]]) -> 
                 if value is None or ir.const(value) is not None:
                     inputs.append(value)
                     continue
-                rows = tile.reads[node, index]
-                inputs.append(
-                    _rows(graph, new_nodes, tile_tensors, value, tile=tile, rows=rows, taken=taken, number=number)
-                )
+                inputs.append(self._rows(value, self.tile.reads[node, index]))
                 index += 1
-            tile_tensors[node.outputs[0]] = _copy(node, inputs, tile, taken, number)
-            new_nodes.append(tile_tensors[node.outputs[0]].producer())  # type: ignore[arg-type]
-        parts.append(tile_tensors[run.result])
-    new_nodes.append(_joined(run, parts, taken))
-    ir.replace(graph, list(run.nodes), new_nodes)
+            self.layers.append(self._copy(node, inputs))
+            self.held[node.outputs[0]] = self.layers[-1].outputs[0]
+        return self.held[run.result]
 
+    def _rows(self, value: ir.Value, rows: Rows) -> ir.Value:
+        """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
+        wanted = self.tile.wanted[value]
+        if value not in self.held:  # from outside: what all readers in the tile need
+            whole = (0, int((ir.shape(value) or ())[self.tile.axis] or 1))
+            self.held[value] = self._slice(self.entries, value, whole, wanted)
+        return self._slice(self.layers, self.held[value], wanted, rows)
 
-def _rows(
-    graph: ir.Graph,
-    new_nodes: list[ir.Node],
-    tile_tensors: dict[ir.Value, ir.Value],
-    value: ir.Value,
-    tile: Tile,
-    rows: Rows,
-    taken: set[str],
-    number: int,
-) -> ir.Value:
-    """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
-    shape = list(ir.shape(value) or ())
-    if value not in tile_tensors:  # from outside: what all readers in the tile need
-        tile_tensors[value] = _slice(
-            graph, new_nodes, value, (0, int(shape[2] or 1)), tile.wanted[value], taken, number
+    def _slice(self, nodes: list[ir.Node], value: ir.Value, have: Rows, rows: Rows) -> ir.Value:
+        if have == rows:
+            return value
+        axis = self.tile.axis
+        name = f"{value.name}_{_NAMES[axis][0]}{self.number}"
+        nodes.append(part(self.graph, value, axis, rows[0] - have[0], rows[1] - have[0], name, self.taken))
+        return nodes[-1].outputs[0]
+
+    def _copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
+        """Return a copy of `node` on the tile; the first one stands for the layer where layers are named."""
+        value, tile = node.outputs[0], self.tile
+        suffix = f"_{_NAMES[tile.axis][1]}{self.number}"
+        copied = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            list(node.attributes.values()),
+            name=f"{node.name}{suffix}" if self.number else node.name,
+            outputs=[ir.Value(name=ir.take_name(f"{value.name}{suffix}", self.taken), type=value.type)],
         )
-    return _slice(graph, new_nodes, tile_tensors[value], tile.wanted[value], rows, taken, number)
-
-
-def _slice(
-    graph: ir.Graph, new_nodes: list[ir.Node], value: ir.Value, have: Rows, rows: Rows, taken: set[str], number: int
-) -> ir.Value:
-    if have == rows:
-        return value
-    new_nodes.append(part(graph, value, 2, rows[0] - have[0], rows[1] - have[0], f"{value.name}_rows{number}", taken))
-    return new_nodes[-1].outputs[0]
-
-
-def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: set[str], number: int) -> ir.Value:
-    """Return the output of a copy of `node` on a tile."""
-    value = node.outputs[0]
-    name = ir.take_name(f"{value.name}_tile{number}", taken)
-    label = (
-        f"{node.name}_tile{number}" if number else node.name
-    )  # the first stands for the layer where layers are named
-    copied = ir.Node(
-        node.domain,
-        node.op_type,
-        inputs,
-        list(node.attributes.values()),
-        name=label,
-        outputs=[ir.Value(name=name, type=value.type)],
-    )
-    copied.metadata_props.update(node.metadata_props)
-    pads = ir.attr(node, "pads")
-    if pads is not None:
-        above, below = tile.pads[node]
-        ir.set_attr(copied, "pads", [above, pads[1], below, pads[3]])
-    shape = list(ir.shape(value) or ())
-    first, last = tile.wanted[value]
-    shape[2] = last - first
-    copied.outputs[0].shape = ir.oir_shape(shape)
-    return copied.outputs[0]
+        copied.metadata_props.update(node.metadata_props)
+        pads = ir.attr(node, "pads")
+        if pads is not None:
+            pads = list(pads)
+            pads[tile.axis - 2], pads[tile.axis] = tile.pads[node]
+            ir.set_attr(copied, "pads", pads)
+        shape = list(ir.shape(value) or ())
+        shape[tile.axis] = tile.rows(value)
+        copied.outputs[0].shape = ir.oir_shape(shape)
+        return copied
 
 
 def _joined(run: TiledRun, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
     """Return the iqCat of the parts, which are all held at the scale of the result."""
     scale, maker = _scale(run.result)
     name = f"{run.result.name}_joined"
-    return join(parts, 2, scale, maker, name, ir.take_name(name, taken))
+    return join(parts, run.axis, scale, maker, name, ir.take_name(name, taken))
 
 
 def _scale(value: ir.Value) -> tuple[float, ir.Node]:

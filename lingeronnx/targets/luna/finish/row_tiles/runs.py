@@ -1,21 +1,21 @@
-"""Runs of layers that can be computed tile by tile, and the rows that each layer of a tile needs.
+"""Runs of layers that can be computed tile by tile, and the rows or columns that each layer of a tile needs.
 
 A run is some layers of an integer graph of which only the last one's output is read outside. The rows a .. b-1 of that
 output need the rows ``a*s - p .. (b-1)*s - p + (k-1)*d`` of what a window of k rows slides over (stride s, padding p,
 dilation d), and the same rows of what is computed element by element; what lies outside of the map is the tile's own
-padding. So every integer of a tile is that of the layer in one piece.
+padding. So every integer of a tile is that of the layer in one piece. The same holds of columns.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
 from .....graph import ir
 
-__all__ = ["Rows", "TiledRun", "Tile", "runs_from", "size"]
+__all__ = ["Rows", "TiledRun", "Tile", "length", "runs_from", "size"]
 
 #: What slides a window over the rows, and what is computed element by element.
 _WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
@@ -27,9 +27,13 @@ Rows = tuple[int, int]
 
 @dataclass(frozen=True)
 class TiledRun:
-    """Layers in graph order; the last one writes the only tensor that others read."""
+    """Layers in graph order; the last one writes the only tensor that others read.
+
+    axis : along which it is cut: 2, the rows, or 3, the columns. What is said of rows holds of columns, too.
+    """
 
     nodes: tuple[ir.Node, ...]
+    axis: int = 2
 
     @property
     def result(self) -> ir.Value:
@@ -42,44 +46,56 @@ class TiledRun:
         written = {node.outputs[0] for node in self.nodes}
         return list(dict.fromkeys(v for node in self.nodes for v in _data(node) if v not in written))
 
+    @property
+    def columns(self) -> TiledRun | None:
+        """The same layers to be cut along the columns; None where one of them moves columns or rows."""
+        across = any(node.op_type in _ROWWISE and _axis(node) != 1 for node in self.nodes)
+        return None if across or length(self.result, 3) < 2 else replace(self, axis=3)
+
     def tile(self, rows: Rows) -> Tile | None:
         """Return what the rows of the result need; None where a window would lie in the padding alone."""
         wanted: dict[ir.Value, Rows] = {self.result: rows}
         reads: dict[tuple[ir.Node, int], Rows] = {}
         pads: dict[ir.Node, tuple[int, int]] = {}
         for node in reversed(self.nodes):
-            need, pads[node] = _needed(node, wanted[node.outputs[0]])
+            need, pads[node] = _needed(node, wanted[node.outputs[0]], self.axis)
             for index, value in enumerate(_data(node)):
                 if not 0 <= need[0] < need[1]:
                     return None
                 reads[node, index] = need
                 first, last = wanted.get(value, need)
                 wanted[value] = (min(first, need[0]), max(last, need[1]))
-        return Tile(wanted, reads, pads)
+        return Tile(wanted, reads, pads, self.axis)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tile:
     """Rows of one tile.
 
     wanted : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are read}
-    pads : {node: padding above and below}
+    pads : {node: padding above and below}. axis : 3 where these are columns, left and right
     """
 
     wanted: Mapping[ir.Value, Rows]
     reads: Mapping[tuple[ir.Node, int], Rows]
     pads: Mapping[ir.Node, tuple[int, int]]
+    axis: int = 2
 
-    def bytes(self, value: ir.Value) -> int:
-        """Return the bytes of what is held of a tensor."""
+    def rows(self, value: ir.Value) -> int:
+        """Return how many rows of a tensor are held."""
         first, last = self.wanted[value]
-        return size(value) // _height(value) * (last - first)
+        return last - first
 
 
 def size(value: ir.Value | None) -> int:
     """Return the bytes of one sample of a tensor of int8; 0 where its shape is not known."""
     shape = ir.shape(value)
     return 0 if shape is None or None in shape[1:] else math.prod(int(d or 1) for d in shape[1:])
+
+
+def length(value: ir.Value, axis: int) -> int:
+    """Return how many rows a tensor has, or with axis 3 columns; 1 where that is not known."""
+    return int((ir.shape(value) or (1, 1, 1, 1))[axis] or 1)
 
 
 def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[TiledRun]:
@@ -111,7 +127,7 @@ def _ends(nodes: Sequence[ir.Node]) -> bool:
         value = node.outputs[0]
         if value.is_graph_output() or any(use.node not in members for use in value.uses()):
             return False
-    return _height(nodes[-1].outputs[0]) > 1
+    return length(nodes[-1].outputs[0], 2) > 1
 
 
 def _tileable(node: ir.Node) -> bool:
@@ -146,19 +162,15 @@ def _data(node: ir.Node) -> list[ir.Value]:
     return [v for v in node.inputs if v is not None and ir.const(v) is None]
 
 
-def _height(value: ir.Value) -> int:
-    return int((ir.shape(value) or (1, 1, 1))[2] or 1)
-
-
-def _needed(node: ir.Node, rows: Rows) -> tuple[Rows, tuple[int, int]]:
+def _needed(node: ir.Node, rows: Rows, axis: int) -> tuple[Rows, tuple[int, int]]:
     """Return the rows of the inputs that `rows` of the output need, and how many above and below are padding."""
     if node.op_type not in _WINDOWS:
         return rows, (0, 0)
-    height = _height(_data(node)[0])
+    whole, place = length(_data(node)[0], axis), axis - 2
     kernel = ir.attr(node, "kernel_shape") or (ir.shape(node.inputs[1]) or ())[2:]
-    side = int(kernel[0] or 1)
-    stride = (ir.attr(node, "strides") or [1, 1])[0]
-    dilation = (ir.attr(node, "dilations") or [1, 1])[0]
-    begin = rows[0] * stride - (ir.attr(node, "pads") or [0])[0]
+    side = int(kernel[place] or 1)
+    stride = (ir.attr(node, "strides") or [1, 1])[place]
+    dilation = (ir.attr(node, "dilations") or [1, 1])[place]
+    begin = rows[0] * stride - (ir.attr(node, "pads") or [0, 0])[place]
     end = begin + (rows[1] - rows[0] - 1) * stride + (side - 1) * dilation + 1
-    return (max(begin, 0), min(end, height)), (max(-begin, 0), max(end - height, 0))
+    return (max(begin, 0), min(end, whole)), (max(-begin, 0), max(end - whole, 0))
