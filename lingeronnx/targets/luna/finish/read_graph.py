@@ -22,16 +22,17 @@ __all__ = ["ReadGraph"]
 class ReadGraph:
     """A graph that nobody changes from here on, and what the packer makes of its part for the chip `target`.
 
-    limits : those of `target`, which know what was asked of other graphs.
+    limits : those of `target`, which know what was asked of other graphs. anyway : plan even what a node's limit keeps
+    from being packed, since a rewrite shall mend that.
     """
 
-    def __init__(self, graph: ir.Graph, target: Target, limits: Limits | None = None) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, graph: ir.Graph, target: Target, limits: Limits | None = None, anyway: bool = False) -> None:
+        self.graph, self.target, self.anyway = graph, target, anyway
         self.limits = Limits(target) if limits is None else limits
 
-    def other(self, graph: ir.Graph) -> ReadGraph:
-        """Return another graph for the same chip."""
-        return ReadGraph(graph, self.target, self.limits)
+    def other(self, graph: ir.Graph, anyway: bool = False) -> ReadGraph:
+        """Return another graph for the same chip, with `anyway` or as this one."""
+        return ReadGraph(graph, self.target, self.limits, anyway or self.anyway)
 
     @cached_property
     def _names(self) -> Names:
@@ -55,7 +56,7 @@ class ReadGraph:
     @cached_property
     def ready(self) -> Ready:
         """The graph, read and prepared, to be judged."""
-        return make_ready(self.proto, self.target, self.base, self.limits)
+        return make_ready(self.proto, self.target, self.base, self.limits, self.anyway)
 
     @cached_property
     def safest(self) -> Judgement:

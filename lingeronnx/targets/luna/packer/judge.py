@@ -96,11 +96,16 @@ def judge(graph: ir.Graph | onnx.ModelProto, target: Target, args: str | Iterabl
 
 
 def make_ready(
-    graph: ir.Graph | onnx.ModelProto, target: Target, options: Options, limits: Limits | None = None
+    graph: ir.Graph | onnx.ModelProto,
+    target: Target,
+    options: Options,
+    limits: Limits | None = None,
+    anyway: bool = False,
 ) -> Ready:
     """Read and prepare a graph; ConfigError for a row without a packer.
 
-    limits : those of `target`, which know what was asked of other graphs.
+    limits : those of `target`, which know what was asked of other graphs. anyway : prepare it although a limit of a
+    node keeps it from being packed.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     findings = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), target, options)]
@@ -111,8 +116,9 @@ def make_ready(
         return Ready(None, tuple(findings))
     limits = Limits(target) if limits is None else limits
     findings = [*check_net(net, target), *narrow_form(net, target)]
+    whole_net = list(findings)
     findings += [broken for step in net.steps for broken in limits.broken(net, step)]
-    if any(f.level == "packs" for f in findings):
+    if any(f.level == "packs" for f in (whole_net if anyway else findings)):
         return Ready(None, tuple(findings))
     return Ready(prepare(net, target, options), tuple(findings))
 

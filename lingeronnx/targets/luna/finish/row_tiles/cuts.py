@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .....graph import ir
 from ...._target import Fitted
 from ..read_graph import ReadGraph
 from .emit import emit
+from .outputs import in_output_parts
 from .runs import Tile, TiledRun, length, runs_from, size
 
 __all__ = ["Cut", "cuts", "tiled"]
@@ -71,19 +72,21 @@ def tiled(read: ReadGraph, cut: Cut) -> ReadGraph:
     copy = ir.clone(read.graph)
     twins = dict(zip(read.graph.graph, copy.graph, strict=True))
     run = TiledRun(tuple(twins[node] for node in cut.run.nodes))
-    across = run.columns
-    strips = [run] if not cut.strips or across is None else emit(copy, across, _tiles(across, len(cut.strips)) or ())
+    strips = [run]
+    if cut.strips:
+        across = replace(in_output_parts(copy, run, read), axis=3)
+        strips = emit(copy, across, _tiles(across, len(cut.strips)) or ())
     for strip in strips:
         emit(copy, strip, _tiles(strip, len(cut.tiles)) or ())
     return read.other(copy)
 
 
-def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int) -> Iterator[Cut]:
+def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int, strips: bool = False) -> Iterator[Cut]:
     """Yield the cuts worth trying that begin with node `start` and hold `large`.
 
     Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a single layer of a
-    tile takes `limit` bytes at most. Runs of which a layer takes more in all these tiles come last, in tiles of rows
-    and columns: first where least is computed again, and least is copied out and in.
+    tile takes `limit` bytes at most. With `strips`, runs of which a layer takes more in all these tiles come last, in
+    tiles of rows and columns: first where least is computed again, and least is copied out and in.
     """
     runs = runs_from(list(graph.graph), start, large)
     small = [run for run in runs if 3 * size(run.result) <= limit][:1]
@@ -91,7 +94,7 @@ def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int) -> Iterator[Cu
     for run in [*small, *(run for run in reversed(runs) if run not in small)]:
         found = [cut for count in _COUNTS if (cut := _cut(run, count)) is not None and cut.peak <= limit]
         yield from found
-        if not found:
+        if strips and not found:
             wide += _in_strips(run, limit)
     yield from sorted(wide, key=lambda cut: cut.again + 2 * size(cut.run.result))
 

@@ -18,6 +18,8 @@ from ...packer.arguments.outside import returned
 from ...packer.judge import Judged
 from ..read_graph import ReadGraph
 from .cuts import Cut, cuts, tiled
+from .runs import WINDOWS
+from .whole import whole_windows
 
 __all__ = ["WORK", "Outlook", "in_rounds"]
 
@@ -71,7 +73,8 @@ class Outlook:
     @cached_property
     def wrong(self) -> frozenset[str]:
         """What is not right wherever its tensors lie."""
-        return frozenset(f.node for f in self.said.findings if f.level != "plan" and f.node != "shared memory")
+        memories = ("shared memory", "psram")
+        return frozenset(f.node for f in self.said.findings if f.level != "plan" and f.node not in memories)
 
     @cached_property
     def living(self) -> list[int]:
@@ -88,8 +91,18 @@ class Outlook:
         most, goal = max(self.living), int(_PART * memory.limit)
         return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
 
-    def crowd(self, goal: int) -> tuple[int, int, int]:
-        """Return how far it is from fitting: nodes that are wrong, bytes above `goal`, bytes of large work areas."""
+    @cached_property
+    def outside(self) -> int:
+        """The bytes that external memory lacks."""
+        memory, most = self.said.memory, self.read.target.external_memory
+        assert memory is not None
+        return 0 if most is None else max(memory.psram + memory.constants - most, 0)
+
+    def crowd(self, goal: int) -> tuple[int, int, int, int]:
+        """Return how far it is from fitting.
+
+        Nodes that are wrong, bytes that external memory lacks, bytes above `goal`, bytes of large work areas.
+        """
         assert self.said.net is not None
         assert self.said.memory is not None
         areas = self.said.memory.areas.values()
@@ -97,7 +110,7 @@ class Outlook:
         for size, step in zip(self.living, self.said.net.steps, strict=True):
             name = step.origin if step.origin in self.names else ""  # tiles are as crowded as the first of them
             above[name] = max(above.get(name, 0), size - goal)
-        return len(self.wrong), sum(above.values()), sum(size for size in areas if 2 * size > max(areas))
+        return len(self.wrong), self.outside, sum(above.values()), sum(size for size in areas if 2 * size > max(areas))
 
     def layers(self) -> Iterator[ir.Node]:
         """Yield whole layers to cut: what is wrong, what has a large work area, and the fullest ones."""
@@ -118,9 +131,15 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
 
     Without a cut where it is ready as it is, with all outside that may.
     """
+    whole = whole_windows(read.graph)
+    return _from(read) or (None if whole is None else _from(read.other(whole, anyway=True)))
+
+
+def _from(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
+    """Return the same where windows stay as they are."""
     now = Outlook.first(read, _WorkLeft(WORK))
-    if now is None or now.wrong - _convolutions(read):
-        return None  # no cut mends more than maps that a convolution does not take
+    if now is None or now.wrong - _windows(read):
+        return None  # no cut mends more than maps that a window does not take
     done: list[Cut] = []
     in_vain: set[str] = set()
     while not now.said.chip_ready and len(done) < _ROUNDS:
@@ -136,9 +155,9 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     return (now.read, done) if now.said.chip_ready else None
 
 
-def _convolutions(read: ReadGraph) -> set[str]:
-    """Return the packer's names of the convolutions."""
-    names = [str(node.name) for node in read.graph.graph if node.op_type == CONV2D.name]
+def _windows(read: ReadGraph) -> set[str]:
+    """Return the packer's names of the convolutions and pools."""
+    names = [str(node.name) for node in read.graph.graph if node.op_type in WINDOWS]
     return {read.node_names.get(name, name) for name in names}
 
 
@@ -174,7 +193,7 @@ def _trials(now: Outlook, layer: ir.Node) -> Iterator[Cut]:
     where = nodes.index(layer)
     starts = range(where, max(where - _STARTS, 0) - 1, -1)
     for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
-        for cut in itertools.islice(cuts(now.read.graph, start, layer, now.goal), _CUTS):
+        for cut in itertools.islice(cuts(now.read.graph, start, layer, now.goal, strips=True), _CUTS):
             if all(str(node.name) in now.whole for node in cut.run.nodes):
                 yield cut
 

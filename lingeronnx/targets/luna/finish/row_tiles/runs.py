@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
 from .....graph import ir
 
-__all__ = ["Rows", "TiledRun", "Tile", "length", "runs_from", "size"]
+__all__ = ["WINDOWS", "Rows", "TiledRun", "Tile", "length", "runs_from", "size"]
 
 #: What slides a window over the rows, and what is computed element by element.
-_WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
+WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
 _ROWWISE = ("Slice", CONCAT.name)  # along another axis than the rows
 _ELEMENTWISE = ("Relu", "Prelu", "Clip", BATCH_NORM2D.name, ADD.name, SUB.name, MUL.name, SIGMOID.name, TANH.name)
 
@@ -132,7 +132,7 @@ def _ends(nodes: Sequence[ir.Node]) -> bool:
 
 def _tileable(node: ir.Node) -> bool:
     """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
-    known = node.op_type in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) and integer_format(node) is not None
+    known = node.op_type in (*WINDOWS, *_ELEMENTWISE, *_ROWWISE) and integer_format(node) is not None
     if not known or len(node.outputs) != 1:
         return False
     shapes = [ir.shape(v) for v in (*_data(node), node.outputs[0])]
@@ -164,7 +164,7 @@ def _data(node: ir.Node) -> list[ir.Value]:
 
 def _needed(node: ir.Node, rows: Rows, axis: int) -> tuple[Rows, tuple[int, int]]:
     """Return the rows of the inputs that `rows` of the output need, and how many above and below are padding."""
-    if node.op_type not in _WINDOWS:
+    if node.op_type not in WINDOWS:
         return rows, (0, 0)
     whole, place = length(_data(node)[0], axis), axis - 2
     kernel = ir.attr(node, "kernel_shape") or (ir.shape(node.inputs[1]) or ())[2:]
