@@ -76,7 +76,7 @@ def tiled(read: ReadGraph, cut: Cut) -> ReadGraph:
     if cut.strips:
         across = replace(in_output_parts(copy, run, read), axis=3)
         strips = emit(copy, across, _tiles(across, len(cut.strips)) or ())
-    for strip in strips:
+    for strip in strips if len(cut.tiles) > 1 else ():
         emit(copy, strip, _tiles(strip, len(cut.tiles)) or ())
     return read.other(copy)
 

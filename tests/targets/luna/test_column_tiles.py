@@ -1,0 +1,167 @@
+"""Runs in strips of columns, each in tiles of rows: the same integers, and what had to be mended before."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from lingeronnx.api import quantize
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna.finish.read_graph import ReadGraph
+from lingeronnx.targets.luna.finish.row_tiles import rounds
+from lingeronnx.targets.luna.finish.row_tiles.emit import emit
+from lingeronnx.targets.luna.finish.row_tiles.outputs import in_output_parts
+from lingeronnx.targets.luna.finish.row_tiles.runs import length, runs_from
+from lingeronnx.targets.luna.finish.row_tiles.whole import whole_windows
+from tests import nets
+from tests.packer import judge
+
+ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
+
+
+def twin_of(run, graph):
+    """Return a copy of a graph, and the run in it."""
+    copy = ir.clone(graph)
+    twins = dict(zip(graph.graph, copy.graph, strict=True))
+    return copy, dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
+
+
+def tiles_of(run, bounds):
+    """Return the tiles of a run between these rows or columns."""
+    return [run.tile(part) for part in itertools.pairwise(bounds)]
+
+
+def bounds_of(whole, rng):
+    """Return where one to four parts begin and end."""
+    return sorted({0, whole, *map(int, rng.integers(1, whole, 3))})
+
+
+def windows(rng, seed):
+    """Convolutions, pools and sums with kernels, strides and paddings of all kinds."""
+    net, x = nets.Net(4, 70, 74, seed=seed, batch=1), "x"
+    for _ in range(4):
+        high, wide = (int(k) for k in rng.integers(1, 5, 2))
+        if rng.random() < 0.2:
+            x = net.node("MaxPool", x, kernel_shape=[2, 2], strides=[1, int(rng.integers(1, 3))])
+            continue
+        pads = [int(rng.integers(0, side)) for side in (high, wide, high, wide)]
+        strides = [int(rng.integers(1, min(side, 2) + 1)) for side in (high, wide)]
+        y = net.conv(x, (4, 4, high, wide), pads=pads, strides=strides)
+        x = net.node("Relu", net.node("Add", y, net.conv(y, (4, 4, 3, 3), pads=[1] * 4)) if rng.random() < 0.5 else y)
+    return net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_strips_and_tiles_of_any_size_are_the_whole(seed):
+    """Law: a run in any strips of columns, each in any tiles of rows, gives the same integers."""
+    rng = np.random.default_rng(seed)
+    model = windows(rng, seed)
+    feed = nets.samples(model)
+    whole = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
+    one = {"x": feed["x"][:1]}
+    want = Session(whole).run(None, one)[0]
+    nodes, done = list(whole.graph), 0
+    first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
+    for run in runs_from(nodes, first, nodes[first]):
+        if run.columns is None:
+            continue
+        copy, twin = twin_of(run, whole)
+        strips = tiles_of(twin.columns, bounds_of(length(run.result, 3), rng))
+        if None in strips:
+            continue
+        for strip in emit(copy, twin.columns, strips):
+            tiles = tiles_of(strip, bounds_of(length(strip.result, 2), rng))
+            if None not in tiles:
+                emit(copy, strip, tiles)
+                done += 1
+        np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
+    assert done
+
+
+def wide():
+    """A map of which few rows fit under a kernel of arcs: --fit puts tiles side by side."""
+    net = nets.Net(64, 90, 90, seed=3, batch=1)
+    x = net.node("Relu", net.conv("x", (8, 64, 3, 3), pads=[1] * 4))
+    return net.graph(net.conv(x, (4, 8, 1, 1), out="y"))
+
+
+def test_windows_side_by_side_are_whole_again():
+    """What --fit put side by side is one window again, with the same integers."""
+    model = wide()
+    feed = nets.samples(model)
+    made = quantize(model, feed, platform="arcs", effort="fast").graph
+    whole = whole_windows(made)
+    kinds = [[node.op_type for node in graph.graph] for graph in (made, whole)]
+    assert "iqCat" in kinds[0]
+    assert "iqCat" not in kinds[1]
+    assert kinds[1].count("Conv2dInt") == 2
+    one = {"x": feed["x"][:1]}
+    np.testing.assert_array_equal(Session(whole).run(None, one)[0], Session(made).run(None, one)[0])
+    assert whole_windows(whole) is None
+
+
+@pytest.mark.parametrize("change", ["pads", "weight", "order"])
+def test_what_only_looks_like_tiles_stays(change):
+    """Windows with another weight, a padding in between or in another order are no tiles of one."""
+    model = wide()
+    made = quantize(model, nets.samples(model), platform="arcs", effort="fast").graph
+    join = next(node for node in made.graph if node.op_type == "iqCat")
+    tiles = [value.producer() for value in join.inputs]
+    if change == "pads":
+        ir.set_attr(tiles[1], "pads", [1, 1, 1, 0])
+    if change == "weight":
+        twice = ir.add_initializer(made, "other", 1 - ir.const(tiles[1].inputs[1]))
+        tiles[1].replace_input_with(1, twice)
+    if change == "order":
+        first, second = join.inputs[:2]
+        join.replace_input_with(0, second)
+        join.replace_input_with(1, first)
+    assert whole_windows(made) is None
+
+
+def heavy():
+    """A convolution of more weights than venus takes in one piece, with a Relu, and one without."""
+    net = nets.Net(64, 10, 8, seed=4, batch=1)
+    x = net.node("Relu", net.conv("x", (64, 64, 3, 3), pads=[1] * 4))
+    return net.graph(net.conv(x, (62, 64, 3, 3), pads=[1] * 4, out="y"))
+
+
+@pytest.mark.parametrize("chip", ["venus", "arcs"])
+def test_convolutions_in_parts_of_their_outputs(chip):
+    """Of parts the packer makes no parts, the integers are the same; a chip that takes the whole has no parts."""
+    model = heavy()
+    feed = nets.samples(model)
+    made = quantize(model, feed, platform=chip, effort="fast").graph
+    nodes = list(made.graph)
+    first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
+    run = runs_from(nodes, first, nodes[first])[-1]
+    read = ReadGraph(made, ROWS[chip])
+    copy, twin = twin_of(run, made)
+    parts = in_output_parts(copy, twin, read)
+    assert len(parts.nodes) == len(run.nodes) + (5 if chip == "venus" else 0)
+    one = {"x": feed["x"][:1]}
+    np.testing.assert_array_equal(Session(copy).run(None, one)[0], Session(made).run(None, one)[0])
+    assert any(step.made == "part" for step in read.ready.net.steps) == (chip == "venus")
+    assert not any(step.made == "part" for step in read.other(copy).ready.net.steps)
+
+
+@pytest.mark.parametrize(("chip", "memory"), [("venus", 9000), ("arcs", 20000), ("venusA", 14000)])
+def test_a_net_of_which_no_row_fits(chip, memory):
+    """Three rows of the map are larger than the shared memory: strips make it ready, with the same integers."""
+    net = nets.Net(16, 12, 240, seed=5, batch=1)
+    x = net.node("Relu", net.conv("x", (16, 16, 3, 3), pads=[1] * 4))
+    x = net.node("MaxPool", net.conv(x, (8, 16, 3, 3), pads=[1] * 4), kernel_shape=[2, 2], strides=[2, 2])
+    model = net.graph(net.conv(net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), (4, 8, 1, 1), out="y"))
+    feed = nets.samples(model)
+    whole = quantize(model, feed, platform=chip, effort="fast", fit=False)
+    target = dataclasses.replace(ROWS[chip], shared_memory=memory)
+    found = rounds.in_rounds(ReadGraph(whole.graph, target))
+    assert found is not None
+    assert any(cut.strips for cut in found[1])
+    one = {"x": feed["x"][:1]}
+    np.testing.assert_array_equal(Session(found[0].graph).run(None, one)[0], Session(whole.graph).run(None, one)[0])
+    words = found[0].chosen.words
+    assert judge(found[0].proto, chip, [*words, "-r", str(memory)]).right
