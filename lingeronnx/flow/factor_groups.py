@@ -2,8 +2,8 @@
 
 A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that commute with it (Relu,
 pooling, Add, Concat, reshapes) make their tensors share one. A chip without Clip cuts ``Clip(0, b)`` off by saturation,
-where a factor is free that brings b to the largest integer. Elsewhere it is put together from what the chip has, if
-integers come and go; or it stays in float.
+where a factor is free that brings b to the largest integer. Where none is, it is composed between layers on the chip,
+and elsewhere it stays in float.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[Fac
 
 
 def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
-    """Return the `partition` of `model` in which Clips that are nothing on the chip stay in float, too."""
+    """Return the `partition` of `model` in which Clips that no chip runs stay in float, too."""
     parts = partition(model, target, skip)
     while unmet := clips_without_scale(parts, target, bits):
         parts = partition(model, target, {**parts.floats, **unmet})
@@ -122,9 +122,9 @@ def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str
 
 
 def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
-    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`, nor what is composed.
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`, and that are not composed.
 
-    That takes four operators: it is for a Clip between two layers on the chip.
+    Four operators are worth it between two layers on the chip only.
     """
     reason = (
         f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
