@@ -2,7 +2,8 @@
 
 A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that commute with it (Relu,
 pooling, Add, Concat, reshapes) make their tensors share one. A chip without Clip cuts ``Clip(0, b)`` off by saturation,
-where a factor is free that brings b to the largest integer.
+where a factor is free that brings b to the largest integer. Where none is, it is composed between layers on the chip,
+and elsewhere it stays in float.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from ..formats import CLIP
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops.functions.activation import bounds
+from ..ops.functions.activation import bounds, can_be_composed
+from ..ops.macs import macs
 from ..plan.power_of_two import power_below
 from ..targets import Target
 from .partition import Partition, partition
@@ -27,6 +29,7 @@ __all__ = [
     "factor_groups",
     "partition_with_clips",
     "pin_borders",
+    "saturated",
 ]
 
 #: Why a Mul that `host_scale` put in stays in float.
@@ -111,7 +114,7 @@ def factor_groups(parts: Partition, target: Target, bits: int) -> tuple[list[Fac
 
 
 def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
-    """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
+    """Return the `partition` of `model` in which Clips that no chip runs stay in float, too."""
     parts = partition(model, target, skip)
     while unmet := clips_without_scale(parts, target, bits):
         parts = partition(model, target, {**parts.floats, **unmet})
@@ -119,10 +122,34 @@ def partition_with_clips(model: ir.Graph, target: Target, skip: Mapping[str, str
 
 
 def clips_without_scale(parts: Partition, target: Target, bits: int) -> dict[str, str]:
-    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`."""
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`, and that are not composed.
+
+    Four operators are worth it between two layers on the chip only.
+    """
     reason = (
         f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
         "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
     )
     _, unmet = factor_groups(parts, target, bits)
-    return dict.fromkeys(unmet, reason)
+    if not unmet:
+        return {}
+    able = {str(node.name) for node, _ in parts.nodes if can_be_composed(node, target)} if bits <= 8 else set[str]()
+    return dict.fromkeys((name for name in unmet if name not in able & _between_layers(parts)), reason)
+
+
+def saturated(parts: Partition, target: Target, bits: int) -> set[str]:
+    """Return the Clip nodes that a scale stands in for, if `target` has no Clip."""
+    clips = {str(node.name) for node, op in parts.nodes if op.format is CLIP and not target.runs(CLIP.name)}
+    return clips - set(factor_groups(parts, target, bits)[1])
+
+
+def _between_layers(parts: Partition) -> set[str]:
+    """Return the integer nodes that a layer stands before, and one behind, with integers all the way."""
+    fed, leads = set[int](), set[int]()
+    for node, _ in parts.nodes:
+        if macs(node) or any(id(maker) in fed for value in node.inputs if (maker := ir.producer(value)) is not None):
+            fed.add(id(node))
+    for node, _ in reversed(parts.nodes):
+        if macs(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
+            leads.add(id(node))
+    return {str(node.name) for node, _ in parts.nodes if id(node) in fed & leads}

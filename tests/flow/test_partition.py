@@ -155,13 +155,19 @@ def test_host_part_and_fallbacks():
     assert report.integer_macs == 1
 
 
-def test_clip_without_a_scale_stays_in_float():
-    """ReLU6 whose tensor is multiplied, or is a graph output: no scale puts 6 at the top of the range."""
+def test_clip_without_a_scale():
+    """ReLU6 whose tensor is multiplied or read in float: it is composed between layers, and the host's before its own.
+
+    No scale puts 6 at the top of the range.
+    """
     net = nets.Net(3, 8, 8)
     six = net.relu6(net.conv("x", (4, 3, 1, 1)))
-    net.conv(net.node("Mul", six, net.conv("x", (4, 3, 1, 1))), (4, 4, 1, 1), out="y")  # else what is behind is float
+    net.conv(net.node("Mul", six, net.conv("x", (4, 3, 1, 1))), (4, 4, 1, 1), out="y")
+    assert nets.quantized(net.graph("y"), effort="fast", parts=1).report.chip_ready
+    net = nets.Net(3, 8, 8)
+    net.conv(net.node("Sin", net.relu6(net.conv("x", (4, 3, 1, 1)))), (4, 4, 1, 1), out="y")
     report = nets.quantized(net.graph("y"), effort="fast", parts=1).report
-    assert [n.op_type for n in report.float_nodes] == ["Clip"]
+    assert [n.op_type for n in report.float_nodes] == ["Clip", "Sin"]
     assert "no scale puts the bound at the top" in report.float_nodes[0].why
 
 

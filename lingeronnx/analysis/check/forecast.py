@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...emit import Lowered
 from ...errors import ConstraintError, ModelError
 from ...flow.assign import ScaleChoice, assign, shared_scales
-from ...flow.factor_groups import partition_with_clips
+from ...flow.factor_groups import partition_with_clips, saturated
 from ...flow.lower import lower
 from ...flow.partition import Partition, partition
 from ...flow.report import FloatNode, float_nodes
@@ -72,7 +72,7 @@ def forecast(model: ir.Graph, target: Target) -> Forecast:
 def _lowered(parts: Partition, target: Target) -> Lowered | None:
     """Return the integer graph under guessed scales; None where the model's own constants do not allow a guess."""
     if not target.runs(CLIP.name):
-        parts = partition(_saturating(parts.graph, parts), target, parts.floats)
+        parts = partition(_saturating(parts.graph, saturated(parts, target, 8)), target, parts.floats)
     conf = QuantConfig(platform=target.name)
     setting = ScaleChoice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
@@ -82,15 +82,14 @@ def _lowered(parts: Partition, target: Target) -> Lowered | None:
         return None
 
 
-def _saturating(model: ir.Graph, parts: Partition) -> ir.Graph:
-    """Return a copy of `model` with a Relu for every Clip that becomes integer: saturation cuts at the bound.
+def _saturating(model: ir.Graph, clips: Collection[str]) -> ir.Graph:
+    """Return a copy of `model` with a Relu for each of the nodes `clips`: saturation cuts at the bound.
 
     Quantizing moves a factor into the weights around it for that, which placeholders know nothing of.
     """
     copied = ir.clone(model)
-    clips = {ir.written_name(node) for node, op in parts.nodes if op.name == CLIP.name}
     for node in list(copied.graph):
-        if ir.written_name(node) in clips:
+        if str(node.name) in clips:
             new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
             ir.replace(copied, [node], [new])
     return copied

@@ -10,7 +10,7 @@ import numpy as np
 from ...graph import ir
 from ...ops import parameter_values
 from ...plan import Affine, PerAxis, Plan
-from ...plan.power_of_two import power_below, power_near
+from ...plan.power_of_two import power_below
 from ...targets import Target
 from ..observe.statistics import Stats, TensorStats, Through
 from ..partition import Partition
@@ -22,6 +22,7 @@ from .shared_scales import SharedScale, tops
 
 __all__ = ["assign", "wishes"]
 
+_SLACK = 1e-6  # of a bound: what float32 rounds
 _FINEST = 2.0**24  # times the scale of a weight's largest channel: what is smaller than that is rounded to zero anyway
 
 
@@ -172,13 +173,16 @@ def _class_scale(
     through: Through | None,
     notes: list[str],
 ) -> float:
-    """Return the scale of a class; `top` is the largest real value it must hold, where an operator says so."""
+    """Return the scale of a class; `top` is where an operator cuts its values off, if one does.
+
+    Then that is the largest integer, unless larger values count as well.
+    """
     if setting.scale is not None:
         return setting.scale
     top_integer = (1 << (setting.bits - 1)) - 1
-    if top is not None:
-        return power_near(top_integer / top)
     observed = group.stats(stats)
+    if top is not None and (observed is None or observed.high <= top * (1 + _SLACK)):
+        return power_below(top_integer / top, imported=True)
     if observed is None or observed.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))

@@ -2,6 +2,7 @@
 
 Clip exists on `generic` only. No vendor executor runs it: on chips ``Clip(0, b)`` is a Relu on a tensor whose scale
 puts b exactly at the top of the integer range, so that saturation does the clipping (`improve.ranges` sees to that).
+Where no scale does, ``relu(b - relu(b - x))`` stands in, by BatchNorm2dInt and Relu: the integers are those of a Clip.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from ... import formats
 from ...emit import Lowering
 from ...errors import ModelError
 from ...graph import ir
+from ...plan import Affine
 from ...targets import Target
 from .._base import Op, Violation
+from ..layers.norm import as_image, emit_from_image, image_shape, scaled_channels
 from ..scaling import ScalePair, Scaling
 
-__all__ = ["Clip", "Relu", "bounds", "is_relu"]
+__all__ = ["Clip", "Relu", "bounds", "can_be_composed", "is_relu"]
 
 
 def bounds(node: ir.Node) -> tuple[float, float] | None:
@@ -44,6 +47,27 @@ def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
         for key, value in zip(("low", "high"), ends, strict=True)
     ]
     low.emit(formats.CLIP, node, [low.integer(node, 0), *limits], {})
+
+
+def can_be_composed(node: ir.Node, target: Target) -> bool:
+    """Whether a Clip(0, b) may be made of two BatchNorm2dInt and two Relu: there is no Clip, and these are there."""
+    parts = (formats.RELU, formats.BATCH_NORM2D)
+    return not target.runs(formats.CLIP.name) and all(target.runs(f.name) for f in parts) and bool(image_shape(node))
+
+
+def _composed(node: ir.Node, low: Lowering, high: int) -> None:
+    """Emit Clip(0, high) as ``relu(high - relu(high - x))``.
+
+    Nothing is rounded. Where ``high - x`` saturates, what comes behind is 0 with it as without.
+    """
+    q, shape = low.written(node), image_shape(node) or ()
+    value = as_image(low, node, low.integer(node, 0), q)
+
+    def distance(what: str, value: ir.Value) -> ir.Value:
+        return scaled_channels(low, node, what, value, x=q, o=q, w=Affine(1.0), factors=-1.0, offset=high / q.scale)
+
+    above = low.insert(formats.RELU, node, "above", [distance("distance", value)], {}, shape, q)
+    emit_from_image(low, node, formats.RELU, [distance("below", above)], {})
 
 
 def _output_counts(node: ir.Node, target: Target) -> list[ScalePair]:
@@ -112,7 +136,7 @@ class Clip(Op):
         ]
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit Clip with integer bounds, or, where the top integer is the upper bound, Relu."""
+        """Emit Clip with integer bounds; Relu where the top integer is the upper one; on a chip else a composition."""
         limits, q = bounds(node), low.written(node)
         assert limits is not None
         low_int, high_int = (
@@ -121,8 +145,10 @@ class Clip(Op):
         )
         if high_int == q.high and low_int == q.zero_point == 0:
             low.emit(formats.RELU, node, [low.integer(node, 0)], {})
-            return
-        _bounded(node, low, (low_int, high_int))
+        elif low_int == q.zero_point == 0 and q.bits <= 8 and can_be_composed(node, low.target):
+            _composed(node, low, high_int)
+        else:
+            _bounded(node, low, (low_int, high_int))
 
 
 def is_relu(node: ir.Node) -> bool:

@@ -251,6 +251,41 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
     assert not whole.report.chip_ready
 
 
+def test_rounds_with_less_of_the_memory(monkeypatch):
+    """Where tiles for most of the shared memory do not do, all is cut again for less of it."""
+    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
+    asked = []
+
+    def cut_down(now):
+        asked.append(now.part)
+        return None if len(asked) == 1 else (now.read, [])
+
+    monkeypatch.setattr(rounds, "_cut_down", cut_down)
+    read = READ.ReadGraph(quantize(three(8), nets.samples(three(8), 2), platform="arcs", effort="fast").graph, ARCS)
+    assert rounds.in_rounds(read) == (read, [])
+    assert len(asked) == 2
+    assert asked[1] < asked[0] < 1
+
+
+def large_maps():
+    """Three layers that fit and are wrong with their maps in PSRAM, before rows of outputs that may not fit."""
+    net, x = nets.Net(3, 96, 96, seed=5, batch=1), "x"
+    for channels in (3, 8, 8):
+        x = net.node("Relu", net.conv(x, (8, channels, 3, 3), pads=[1] * 4))
+    x = net.node("Reshape", net.conv(x, (120, 8, 12, 12), strides=[12, 12]), net.const(np.array([1, 120, 64])))
+    weight = 0.1 * net.rng.standard_normal((120, 12000)).astype(np.float32)
+    net.node("MatMul", net.node("Transpose", x, perm=[0, 2, 1]), net.const(weight), out="y")
+    return net.graph("y")
+
+
+def test_what_has_no_room_is_told_alone():
+    """A layer without room does not make others wrong that have it: they are not said to lie in the wrong place."""
+    result = quantize(large_maps(), nets.samples(large_maps(), 2), platform="venus", effort="fast")
+    assert result.report.chip_ready
+    said = choose(result.graph, dataclasses.replace(VENUS, shared_memory=300000)).verdict
+    assert {finding.node for finding in said.findings} == {"shared memory"}
+
+
 def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
     """Neither rounds nor their arguments are asked for where the first search has something ready."""
     searches = [("finish.row_tiles.choice", "in_rounds"), ("packer.arguments.choice", "outside")]

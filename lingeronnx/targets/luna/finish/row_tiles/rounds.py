@@ -2,7 +2,8 @@
 
 Each round cuts a layer at which most bytes live, where all that may lie in external memory does: the arguments that
 are tried last when they are chosen for the graph that comes of it. What lives at once has to become somewhat less than
-the shared memory, for a plan lays blocks end to end, and takes more than that.
+the shared memory, for a plan lays blocks end to end, and takes more than that: where it takes too much, all is tried
+again with less. Then other runs are cut, and shorter ones, whose tiles overlap less.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .whole import whole_windows
 
 __all__ = ["WORK", "Outlook", "in_rounds"]
 
-_PART = 0.75  # of the shared memory is what tiles are made for
+_PARTS = (0.75, 0.6, 0.5)  # of the shared memory is what tiles are made for
 #: Nodes of all graphs that are judged in one search: one to two minutes of work.
 WORK = 100_000
 _ROUNDS = 40
@@ -46,22 +47,24 @@ class Outlook:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
     names : of the layers before the first cut, in the packer's words. whole : of those that are not cut yet, in the
-    graph's. work : what may still be judged, of this graph and all others.
+    graph's. part : of the shared memory that may be in use. work : what may still be judged, of this graph and all
+    others.
     """
 
     read: ReadGraph
     said: Judged
     names: frozenset[str]
     whole: frozenset[str]
+    part: float
     work: _WorkLeft
 
     @classmethod
-    def first(cls, read: ReadGraph, work: _WorkLeft) -> Outlook | None:
+    def first(cls, read: ReadGraph, part: float, work: _WorkLeft) -> Outlook | None:
         """Return what is said of a graph without a cut; None where it is not judged."""
         said = _judged(read, work)
         names = [str(node.name) for node in read.graph.graph]
         theirs = frozenset(read.node_names.get(name, name) for name in names)
-        return None if said is None else cls(read, said, theirs, frozenset(names), work)
+        return None if said is None else cls(read, said, theirs, frozenset(names), part, work)
 
     def after(self, cut: Cut) -> Outlook | None:
         """Return what is said with one more cut; None where that is not judged."""
@@ -88,7 +91,7 @@ class Outlook:
         """The bytes that shall live at once: a part of the memory, and less where a plan still needs too much."""
         memory = self.said.memory
         assert memory is not None
-        most, goal = max(self.living), int(_PART * memory.limit)
+        most, goal = max(self.living), int(self.part * memory.limit)
         return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
 
     @cached_property
@@ -137,9 +140,16 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
 
 def _from(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     """Return the same where windows stay as they are."""
-    now = Outlook.first(read, _WorkLeft(WORK))
-    if now is None or now.wrong - _windows(read):
+    work = _WorkLeft(WORK)
+    first = Outlook.first(read, _PARTS[0], work)
+    if first is None or first.wrong - _windows(read):
         return None  # no cut mends more than maps that a window does not take
+    tried = (_cut_down(replace(first, part=part)) for part in _PARTS)
+    return next((found for found in tried if found is not None), None)
+
+
+def _cut_down(now: Outlook) -> tuple[ReadGraph, list[Cut]] | None:
+    """Return the same of a graph without a cut, within its part of the shared memory."""
     done: list[Cut] = []
     in_vain: set[str] = set()
     while not now.said.chip_ready and len(done) < _ROUNDS:

@@ -86,7 +86,7 @@ def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool,
     ready = make_ready(proto, target, base) if ready is None else ready
     first = _first(ready, target, base)
     if not first[1].chip_ready:
-        first = outside(ready, target, base) or first
+        first = outside(ready, target, base, first)
     if prices_of(target) is None and objective != TIME:
         return Judgement(first[0].words(base), first[1])
     worth = None if not keeps else worth_keeping(objective)

@@ -17,7 +17,7 @@ from ..net import Net
 from ..options import SHARE, Options
 from .candidates import Candidate, can_be_named, followed, root, rows
 
-__all__ = ["BELIEVED", "PAST", "REFUSED", "WRONG", "cleared", "mended", "rank", "spilled"]
+__all__ = ["BELIEVED", "PAST", "REFUSED", "WRONG", "against", "cleared", "mended", "rank", "spilled"]
 
 PAST = 1  # the rank of what is right and writes behind its plan
 BELIEVED = 2  # of what is right as far as is known
@@ -76,13 +76,13 @@ def _spill(
             if _harm(after) <= _harm(said):
                 best, need = (moved, after), memory.need
                 break
-            names = _written_by(_net(said), _against(after) - _against(said))  # a node may mind no more with these
+            names = _written_by(_net(said), against(after) - against(said))  # a node may mind no more with these
         if best is not None and not thorough:
             break
     return best
 
 
-def _against(said: Judged) -> set[str]:
+def against(said: Judged) -> set[str]:
     """Return the nodes that something is said against."""
     return {f.node for f in said.findings if f.level != "plan"}
 

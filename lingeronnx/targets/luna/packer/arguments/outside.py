@@ -11,6 +11,7 @@ from ..judge import Judged, Ready, verdict
 from ..memory.plan import room
 from ..options import Options
 from .candidates import Candidate, can_be_named, followed, root
+from .mending import against
 from .speed import Found
 
 __all__ = ["outside", "returned"]
@@ -19,15 +20,21 @@ _SMALL = 100  # tensors of less than such a part of the shared memory stay there
 _ROUNDS = 12  # in which tensors come back
 
 
-def outside(ready: Ready, target: Target, base: Options) -> Found | None:
-    """Return that candidate for a graph that was read with `base`, and the verdict; None where it is not right.
+def outside(ready: Ready, target: Target, base: Options, known: Found) -> Found:
+    """Return that candidate for a graph that was read with `base`, and the verdict; or `known`, which is not right.
 
-    With prefetching where that is right; without its buffers less is needed.
+    With prefetching where that is right; without its buffers less is needed. Where nothing is right, what the fewest
+    nodes stand against: a graph that lacks room for one layer is not said to be wrong at all of them.
     """
     if ready.net is None:
-        return None
-    tried = (returned(ready, target, base, prefetch) for prefetch in (True, False))
-    return next((found for found in tried if found[1].chip_ready), None)
+        return known
+    best = known
+    for prefetch in (True, False):
+        found = returned(ready, target, base, prefetch)
+        if found[1].chip_ready:
+            return found
+        best = min(best, found, key=lambda tried: len(against(tried[1])))
+    return best
 
 
 def returned(ready: Ready, target: Target, base: Options, prefetch: bool) -> Found:
@@ -58,9 +65,9 @@ def _minded(said: Judged, psram: set[str]) -> set[str]:
     What such a node writes, with what that is reshaped from; where nothing of it is in PSRAM, what the node reads.
     """
     assert said.net is not None
-    net, against, back = said.net, {f.node for f in said.findings if f.level != "plan"}, set[str]()
+    net, minding, back = said.net, against(said), set[str]()
     for step in net.steps:
-        if step.origin in against:
+        if step.origin in minding:
             for names in (step.outputs, step.inputs):
                 moved = {name for n in names for name in (n, root(net, n))} & psram
                 if moved:
