@@ -18,7 +18,7 @@ __all__ = ["Cut", "cuts", "tiled"]
 
 #: Numbers of tiles to try, few first: every tile computes its halo again.
 _COUNTS = (2, 4, 8, 16, 32)
-_STRIPS = (2, 3, 4, 6, 8)  # of columns, where rows alone do not do
+_STRIPS = (2, 4, 8, 16)  # of columns, where rows alone do not do
 _PARTS = (1.0, 0.75, 0.5)  # of the limit, since a plan takes more than what one layer reads and writes
 
 
@@ -81,12 +81,13 @@ def tiled(read: ReadGraph, cut: Cut) -> ReadGraph:
     return read.other(copy)
 
 
-def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int, strips: bool = False) -> Iterator[Cut]:
+def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int, outside: int = 0) -> Iterator[Cut]:
     """Yield the cuts worth trying that begin with node `start` and hold `large`.
 
     Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a single layer of a
-    tile takes `limit` bytes at most. With `strips`, runs of which a layer takes more in all these tiles come last, in
-    tiles of rows and columns: first where least is computed again, and least is copied out and in.
+    tile takes `limit` bytes at most. Runs of which a layer takes more in all these tiles come last, in tiles of rows and
+    columns, where `outside` bytes of external memory hold the result and its tiles: first where least is computed
+    again, and least is copied out and in.
     """
     runs = runs_from(list(graph.graph), start, large)
     small = [run for run in runs if 3 * size(run.result) <= limit][:1]
@@ -94,7 +95,7 @@ def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int, strips: bool =
     for run in [*small, *(run for run in reversed(runs) if run not in small)]:
         found = [cut for count in _COUNTS if (cut := _cut(run, count)) is not None and cut.peak <= limit]
         yield from found
-        if strips and not found:
+        if not found and 2 * size(run.result) <= outside:
             wide += _in_strips(run, limit)
     yield from sorted(wide, key=lambda cut: cut.again + 2 * size(cut.run.result))
 

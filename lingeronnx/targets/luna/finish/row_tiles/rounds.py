@@ -200,10 +200,10 @@ def _best(now: Outlook, layer: ir.Node) -> tuple[Outlook, Cut] | None:
 def _trials(now: Outlook, layer: ir.Node) -> Iterator[Cut]:
     """Yield cuts around a layer: first those that begin with a convolution, since what one writes is large."""
     nodes = list(now.read.graph.graph)
-    where = nodes.index(layer)
+    where, outside = nodes.index(layer), now.read.target.external_memory or 0
     starts = range(where, max(where - _STARTS, 0) - 1, -1)
     for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
-        for cut in itertools.islice(cuts(now.read.graph, start, layer, now.goal, strips=True), _CUTS):
+        for cut in itertools.islice(cuts(now.read.graph, start, layer, now.goal, outside), _CUTS):
             if all(str(node.name) in now.whole for node in cut.run.nodes):
                 yield cut
 
