@@ -85,8 +85,8 @@ def cuts(graph: ir.Graph, start: int, large: ir.Node, limit: int, outside: int =
     """Yield the cuts worth trying that begin with node `start` and hold `large`.
 
     Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a single layer of a
-    tile takes `limit` bytes at most. Runs of which a layer takes more in all these tiles come last, in tiles of rows and
-    columns, where `outside` bytes of external memory hold the result and its tiles: first where least is computed
+    tile takes `limit` bytes at most. Runs of which a layer takes more in all these tiles come last, in tiles of rows
+    and columns, where `outside` bytes of external memory hold the result and its tiles: first where least is computed
     again, and least is copied out and in.
     """
     runs = runs_from(list(graph.graph), start, large)
