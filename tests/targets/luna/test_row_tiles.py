@@ -251,20 +251,22 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
     assert not whole.report.chip_ready
 
 
-def test_rounds_with_less_of_the_memory(monkeypatch):
-    """Where tiles for most of the shared memory do not do, all is cut again for less of it."""
+@pytest.mark.parametrize("near", [True, False])
+def test_rounds_with_less_of_the_memory(near, monkeypatch):
+    """Where tiles for most of the shared memory nearly do, all is cut again for less of it."""
     rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
     asked = []
 
     def cut_down(now):
         asked.append(now.part)
-        return None if len(asked) == 1 else (now.read, [])
+        said = SimpleNamespace(chip_ready=len(asked) == 2)
+        return SimpleNamespace(read=now.read, said=said, is_near=near), []
 
     monkeypatch.setattr(rounds, "_cut_down", cut_down)
     read = READ.ReadGraph(quantize(three(8), nets.samples(three(8), 2), platform="arcs", effort="fast").graph, ARCS)
-    assert rounds.in_rounds(read) == (read, [])
-    assert len(asked) == 2
-    assert asked[1] < asked[0] < 1
+    assert rounds.in_rounds(read) == ((read, []) if near else None)
+    assert asked == sorted(asked, reverse=True)
+    assert len(asked) == 1 + near
 
 
 def large_maps():

@@ -27,6 +27,7 @@ __all__ = ["WORK", "Outlook", "in_rounds"]
 _PARTS = (0.75, 0.6, 0.5)  # of the shared memory is what tiles are made for
 #: Nodes of all graphs that are judged in one search: one to two minutes of work.
 WORK = 100_000
+_NEAR = 1.5  # times the shared memory: what a plan may need for another try with less to be worth it
 _ROUNDS = 40
 _IN_VAIN = 24  # layers without a cut that helps
 _AREA = 4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
@@ -94,6 +95,13 @@ class Outlook:
         most, goal = max(self.living), int(self.part * memory.limit)
         return goal if most > goal else min(goal, memory.limit * most // max(memory.need, 1))
 
+    @property
+    def is_near(self) -> bool:
+        """Whether somewhat less is all that lacks: nothing is wrong, and a plan takes little more than there is."""
+        memory = self.said.memory
+        assert memory is not None
+        return not self.wrong and not self.outside and memory.need <= _NEAR * memory.limit
+
     @cached_property
     def outside(self) -> int:
         """The bytes that external memory lacks."""
@@ -134,35 +142,39 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
 
     Without a cut where it is ready as it is, with all outside that may.
     """
-    whole = whole_windows(read.graph)
-    return _from(read) or (None if whole is None else _from(read.other(whole, anyway=True)))
+    work, whole = _WorkLeft(WORK), whole_windows(read.graph)
+    return _from(read, work) or (None if whole is None else _from(read.other(whole, anyway=True), work))
 
 
-def _from(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
+def _from(read: ReadGraph, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
     """Return the same where windows stay as they are."""
-    work = _WorkLeft(WORK)
     first = Outlook.first(read, _PARTS[0], work)
     if first is None or first.wrong - _windows(read):
         return None  # no cut mends more than maps that a window does not take
-    tried = (_cut_down(replace(first, part=part)) for part in _PARTS)
-    return next((found for found in tried if found is not None), None)
+    for part in _PARTS:
+        now, done = _cut_down(replace(first, part=part))
+        if now.said.chip_ready:
+            return now.read, done
+        if not now.is_near:
+            break
+    return None
 
 
-def _cut_down(now: Outlook) -> tuple[ReadGraph, list[Cut]] | None:
-    """Return the same of a graph without a cut, within its part of the shared memory."""
+def _cut_down(now: Outlook) -> tuple[Outlook, list[Cut]]:
+    """Return a graph without a cut in tiles, as far as they are found within its part of the shared memory."""
     done: list[Cut] = []
     in_vain: set[str] = set()
     while not now.said.chip_ready and len(done) < _ROUNDS:
         layer = next((layer for layer in now.layers() if str(layer.name) not in in_vain), None)
         if layer is None or len(in_vain) == _IN_VAIN or now.work.left < 0:
-            return None
+            break
         found = _best(now, layer)
         if found is None:
             in_vain.add(str(layer.name))
         else:
             now, cut = found
             done.append(cut)
-    return (now.read, done) if now.said.chip_ready else None
+    return now, done
 
 
 def _windows(read: ReadGraph) -> set[str]:
