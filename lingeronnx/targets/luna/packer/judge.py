@@ -116,11 +116,9 @@ def make_ready(
         return Ready(None, tuple(findings))
     limits = Limits(target) if limits is None else limits
     findings = [*check_net(net, target), *narrow_form(net, target)]
-    whole_net = list(findings)
-    findings += [broken for step in net.steps for broken in limits.broken(net, step)]
-    if any(f.level == "packs" for f in (whole_net if anyway else findings)):
-        return Ready(None, tuple(findings))
-    return Ready(prepare(net, target, options), tuple(findings))
+    broken = [one for step in net.steps for one in limits.broken(net, step)]
+    refused = any(f.level == "packs" for f in (findings if anyway else [*findings, *broken]))
+    return Ready(None if refused else prepare(net, target, options), (*findings, *broken))
 
 
 def verdict(ready: Ready, target: Target, options: Options, memory: MemoryPlan | None = None) -> Judged:

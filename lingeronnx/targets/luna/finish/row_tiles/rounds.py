@@ -142,8 +142,10 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
 
     Without a cut where it is ready as it is, with all outside that may.
     """
-    work, whole = _WorkLeft(WORK), whole_windows(read.graph)
-    return _from(read, work) or (None if whole is None else _from(read.other(whole, anyway=True), work))
+    work = _WorkLeft(WORK)
+    if (found := _from(read, work)) is not None or (whole := whole_windows(read.graph)) is None:
+        return found
+    return _from(read.other(whole, anyway=True), work)
 
 
 def _from(read: ReadGraph, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:

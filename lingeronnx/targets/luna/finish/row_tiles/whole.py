@@ -11,7 +11,7 @@ import itertools
 from .....formats import CONCAT
 from .....formats.moves.select import taken_along
 from .....graph import ir
-from .runs import WINDOWS, TiledRun, length
+from .runs import WINDOWS, Rows, TiledRun, length
 
 __all__ = ["whole_windows"]
 
@@ -29,46 +29,51 @@ def whole_windows(graph: ir.Graph) -> ir.Graph | None:
 
 def _made_whole(graph: ir.Graph, join: ir.Node) -> bool:
     """Put one window in place of `join` and of what it joins, where they are tiles of one; return whether they are."""
-    tiles = [value.producer() for value in join.inputs if value is not None]
-    first = tiles[0]
-    axis = ir.attr(join, "dim")
+    tiles = [ir.producer(value) for value in join.inputs]
+    first, axis = tiles[0], ir.attr(join, "dim")
     if first is None or first.op_type not in WINDOWS or axis not in (2, 3):
         return False
-    source, whole = _source(first, axis), None
-    if all(tile is not None and _source(tile, axis) is source and _like(tile, first, axis) for tile in tiles):
-        whole = _window(graph, join, [tile for tile in tiles if tile is not None], source)
-    if whole is None:
+    source, _ = _read(first, axis)
+    if not all(t is not None and _read(t, axis)[0] is source and _like(t, first, axis) for t in tiles):
+        return False
+    whole = _window(graph, join, first, source)
+    pads = _pads(first)
+    pads[axis] = _pads(ir.maker(join.inputs[-1]))[axis]
+    ir.set_attr(whole, "pads", pads)
+    if not _are_parts([tile for tile in tiles if tile is not None], whole, axis):
+        for place in range(len(whole.inputs)):
+            whole.replace_input_with(place, None)  # what stands in no graph shall read nothing
         return False
     ir.replace(graph, [join], [whole])
     return True
 
 
-def _window(graph: ir.Graph, join: ir.Node, tiles: list[ir.Node], source: ir.Value) -> ir.Node | None:
-    """Return the window over `source` of which `tiles` are parts, to be inserted; None where they are not."""
-    first, last = tiles[0], tiles[-1]
+def _window(graph: ir.Graph, join: ir.Node, like: ir.Node, source: ir.Value) -> ir.Node:
+    """Return a window like `like` over all of `source`, to be inserted for `join`."""
     whole = ir.make_node(
-        first.op_type,
-        [source, *first.inputs[1:]],
+        like.op_type,
+        [source, *like.inputs[1:]],
         name=str(join.name),
         output=ir.fresh_name(graph, f"{join.outputs[0].name}_whole"),
-        domain=first.domain,
+        domain=like.domain,
         like=join.outputs[0],
     )
-    for name, attribute in first.attributes.items():
-        whole.attributes[name] = attribute
-    axis = int(ir.attr(join, "dim"))
-    pads = _pads(first)
-    pads[axis] = _pads(last)[axis]
-    ir.set_attr(whole, "pads", pads)
+    whole.attributes.update(like.attributes)
+    return whole
+
+
+def _are_parts(tiles: list[ir.Node], whole: ir.Node, axis: int) -> bool:
+    """Whether `tiles`, side by side along `axis`, read what the parts of `whole` read, with their paddings."""
     run = TiledRun((whole,), axis)
     bounds = itertools.accumulate((length(tile.outputs[0], axis) for tile in tiles), initial=0)
     for node, part in zip(tiles, itertools.pairwise(bounds), strict=True):
-        tile = run.tile(part)
-        if tile is None or tile.reads[whole, 0] != _read(node, axis):
-            return None
-        if tile.pads[whole] != (_pads(node)[axis - 2], _pads(node)[axis]):
-            return None
-    return whole
+        tile, pads = run.tile(part), _pads(node)
+        if tile is None or (tile.reads[whole, 0], tile.pads[whole]) != (
+            _read(node, axis)[1],
+            (pads[axis - 2], pads[axis]),
+        ):
+            return False
+    return True
 
 
 def _pads(window: ir.Node) -> list[int]:
@@ -84,18 +89,11 @@ def _like(tile: ir.Node, first: ir.Node, axis: int) -> bool:
     return kept[0] == kept[1] and beside[0] == beside[1] and len(tile.outputs[0].uses()) == 1
 
 
-def _source(tile: ir.Node, axis: int) -> ir.Value:
-    """Return the map of which a window reads a part."""
+def _read(tile: ir.Node, axis: int) -> tuple[ir.Value, Rows]:
+    """Return the map of which a window reads a part, and which rows or columns that are."""
     reads = ir.source(tile)
     node = reads.producer()
-    return reads if node is None or taken_along(node, axis) is None else ir.source(node)
-
-
-def _read(tile: ir.Node, axis: int) -> tuple[int, int]:
-    """Return the rows or columns of the map that a window reads."""
-    reads = ir.source(tile)
-    if reads is _source(tile, axis):
-        return 0, length(reads, axis)
-    taken = taken_along(ir.maker(reads), axis)
-    assert taken is not None
-    return taken.start, taken.stop
+    taken = None if node is None else taken_along(node, axis)
+    if node is None or taken is None or taken.step != 1:
+        return reads, (0, length(reads, axis))
+    return ir.source(node), (taken.start, taken.stop)
