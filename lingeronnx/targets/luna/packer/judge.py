@@ -157,10 +157,9 @@ def _room(net: Net, memory: MemoryPlan, target: Target) -> Iterator[VerdictFindi
             _more_room(memory),
         )
     most = target.external_memory
-    outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
-    if most is not None and outside > most:
+    if most is not None and memory.outside > most:
         yield VerdictFinding(
-            "packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network"
+            "packs", "psram", f"at most {most} bytes are needed", f"{memory.outside} bytes", "use a smaller network"
         )
 
 

@@ -11,6 +11,7 @@ import itertools
 from .....formats import CONV2D
 from .....graph import ir
 from ...packer.options import Options
+from ...packer.window import rounded
 from ...packing import Packing, packing
 from ..nodes import join
 from ..read_graph import ReadGraph
@@ -43,7 +44,7 @@ def _parts(node: ir.Node, limits: Packing, options: Options) -> int:
     outputs, channels, high, wide = (int(d or 1) for d in weight)
     cut, align = limits.cut, limits.conv.share_outputs
     limit = (min if cut.weights_lower else max)(cut.weights, options.thresholds[0])
-    most = limit // (-(-channels // 8) * 8 * high * wide) // align * align
+    most = limit // (rounded(channels, 8) * high * wide) // align * align
     return min(-(-outputs // max(most, align)), outputs)
 
 

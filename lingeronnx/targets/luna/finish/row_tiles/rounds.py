@@ -107,7 +107,7 @@ class Outlook:
         """The bytes that external memory lacks."""
         memory, most = self.said.memory, self.read.target.external_memory
         assert memory is not None
-        return 0 if most is None else max(memory.psram + memory.constants - most, 0)
+        return 0 if most is None else max(memory.outside - most, 0)
 
     def crowd(self, goal: int) -> tuple[int, int, int, int]:
         """Return how far it is from fitting.

@@ -75,6 +75,11 @@ class MemoryPlan:
         """Whether it is within the limit of the shared memory."""
         return self.need <= self.limit
 
+    @property
+    def outside(self) -> int:
+        """The bytes of external memory, with the constants unless they lie in shared memory."""
+        return self.psram + (0 if self.constants_in == SHARE else self.constants)
+
     def living(self, nodes: int) -> list[int]:
         """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
         return sums(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
