@@ -19,6 +19,7 @@ from ...packer.arguments.outside import returned
 from ...packer.judge import Judged
 from ..read_graph import ReadGraph
 from .cuts import Cut, cuts, tiled
+from .outputs import slices_as_outputs
 from .runs import WINDOWS
 from .whole import whole_windows
 
@@ -143,9 +144,17 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     Without a cut where it is ready as it is, with all outside that may.
     """
     work = _WorkLeft(WORK)
-    if (found := _from(read, work)) is not None or (whole := whole_windows(read.graph)) is None:
+    regrouped = _regrouped(read.graph)
+    if regrouped is not None and (found := _from(read.other(regrouped, anyway=True), work)) is not None:
         return found
-    return _from(read.other(whole, anyway=True), work)
+    return _from(read, work)
+
+
+def _regrouped(graph: ir.Graph) -> ir.Graph | None:
+    """Return a copy in the form that is cut best: windows whole, no Slices behind convolutions; None where it is."""
+    copy = whole_windows(graph)
+    other = ir.clone(graph) if copy is None else copy
+    return other if slices_as_outputs(other) else copy
 
 
 def _from(read: ReadGraph, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
