@@ -1,7 +1,8 @@
 """Convolutions of a run in parts of their outputs, as the packer would cut them: exact.
 
 The packer cuts a convolution of many weights itself, and stores the weights of a part with each node: for every tile
-again. Of parts that stand in the graph it stores them once, as it does all constants that nodes share.
+again. Of parts that stand in the graph it stores them once, as it does all constants that nodes share. Parts that
+Slices take are convolutions of their own, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 from .....formats import CONV2D
 from .....formats.moves.select import taken_along
 from .....graph import ir
+from ...._target import Fitted
 from ...packer.options import Options
 from ...packer.window import rounded
 from ...packing import Packing, packing
@@ -49,31 +51,36 @@ def _parts(node: ir.Node, limits: Packing, options: Options) -> int:
     return min(-(-outputs // max(most, align)), outputs)
 
 
-def slices_as_outputs(graph: ir.Graph) -> bool:
+def slices_as_outputs(graph: ir.Graph) -> list[Fitted]:
     """Put a convolution for each Slice in place of those that are read by Slices of their outputs alone, in place.
 
-    Return whether there was one. What a Slice writes has to lie in shared memory, what a convolution writes need not.
+    Return what was done. What a Slice writes has to lie in shared memory, what a convolution writes need not.
     """
-    found = False
+    done = []
     for node in list(graph.graph):
         readers = [use.node for use in node.outputs[0].uses()] if node.op_type == CONV2D.name else []
-        taken = [taken_along(reader, 1) for reader in readers]
-        parts = [(part.start, part.stop) for part in taken if part is not None and part.step == 1]
-        outputs = (ir.shape(node.outputs[0]) or (0, 0))[1] or 0
-        if (
-            not parts
-            or len(parts) < len(readers)
-            or node.outputs[0].is_graph_output()
-            or ir.attr(node, "group", 1) != 1
-            or sum(last - first for first, last in parts) > outputs  # no product is computed twice
-        ):
-            continue
-        for reader, new in zip(readers, _parted(graph, [node], parts), strict=True):
-            ir.replace(graph, [reader], new)
-        found = True
-    if found:
+        parts = _taken(node, readers)
+        if parts:
+            for reader, new in zip(readers, _parted(graph, [node], parts), strict=True):
+                ir.replace(graph, [reader], new)
+            text = f"{node.name} and the Slices behind it as {len(parts)} convolutions, so that shared memory suffices"
+            done.append(Fitted(str(node.name), text, "exact"))
+    if done:
         ir.remove_unused(graph)
-    return found
+    return done
+
+
+def _taken(conv: ir.Node, readers: list[ir.Node]) -> list[tuple[int, int]]:
+    """Return the outputs of a convolution that its readers, all of them Slices, take; none where that is not so.
+
+    None, too, where some are taken twice, so that products would be computed twice.
+    """
+    taken = [taken_along(reader, 1) for reader in readers]
+    parts = [(part.start, part.stop) for part in taken if part is not None and part.step == 1]
+    outputs = (ir.shape(conv.outputs[0]) or (0, 0))[1] or 0
+    apart = sum(last - first for first, last in parts) <= outputs
+    kept = conv.outputs[0].is_graph_output() or len(parts) < len(readers) or ir.attr(conv, "group", 1) != 1
+    return parts if apart and not kept else []
 
 
 def _cut(graph: ir.Graph, layer: list[ir.Node], count: int) -> list[ir.Node]:
