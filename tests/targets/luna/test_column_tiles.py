@@ -13,7 +13,7 @@ from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.finish.read_graph import ReadGraph
 from lingeronnx.targets.luna.finish.row_tiles import rounds
 from lingeronnx.targets.luna.finish.row_tiles.emit import emit
-from lingeronnx.targets.luna.finish.row_tiles.outputs import in_output_parts
+from lingeronnx.targets.luna.finish.row_tiles.outputs import in_output_parts, slices_as_outputs
 from lingeronnx.targets.luna.finish.row_tiles.runs import length, runs_from
 from lingeronnx.targets.luna.finish.row_tiles.whole import whole_windows
 from tests import nets
@@ -165,3 +165,32 @@ def test_a_net_of_which_no_row_fits(chip, memory):
     np.testing.assert_array_equal(Session(found[0].graph).run(None, one)[0], Session(whole.graph).run(None, one)[0])
     words = found[0].chosen.words
     assert judge(found[0].proto, chip, [*words, "-r", str(memory)]).right
+
+
+def sliced(kind):
+    """A convolution of which Slices take all outputs, two readers the same ones, or of which a sum reads, too."""
+    net = nets.Net(8, 12, 10, seed=6, batch=1)
+    x = net.conv("x", (12, 8, 3, 3), pads=[1] * 4)
+    bounds = [(0, 8), (4, 12)] if kind == "twice" else [(0, 8), (8, 12)]
+    for number, (first, last) in enumerate(bounds):
+        where = [net.const(np.array([at], np.int64)) for at in (first, last, 1)]
+        part = net.node("Slice", x, *where)
+        net.conv(part, (4, last - first, 3, 3), pads=[1] * 4, out=f"y{number}")
+    if kind == "read":
+        net.conv(net.node("Relu", x), (4, 12, 1, 1), out="y2")
+    return net.graph("y0", "y1", *(["y2"] if kind == "read" else []))
+
+
+@pytest.mark.parametrize("kind", ["apart", "twice", "read"])
+def test_slices_behind_a_convolution_are_convolutions(kind):
+    """A convolution for each Slice gives the same integers; none where products would be computed twice."""
+    model = sliced(kind)
+    feed = nets.samples(model)
+    made = quantize(model, feed, platform="venusA", effort="fast").graph
+    copy = ir.clone(made)
+    assert [one.node for one in slices_as_outputs(copy)] == [made.graph[1].name] * (kind == "apart")
+    counts = [[node.op_type for node in graph.graph].count("Slice") for graph in (made, copy)]
+    assert counts == [2, 0 if kind == "apart" else 2]
+    one = {"x": feed["x"][:1]}
+    for want, got in zip(Session(made).run(None, one), Session(copy).run(None, one), strict=True):
+        np.testing.assert_array_equal(got, want)

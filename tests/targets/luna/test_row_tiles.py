@@ -264,7 +264,7 @@ def test_rounds_with_less_of_the_memory(near, monkeypatch):
 
     monkeypatch.setattr(rounds, "_cut_down", cut_down)
     read = READ.ReadGraph(quantize(three(8), nets.samples(three(8), 2), platform="arcs", effort="fast").graph, ARCS)
-    assert rounds.in_rounds(read) == ((read, []) if near else None)
+    assert rounds.in_rounds(read) == ((read, [], []) if near else None)
     assert asked == sorted(asked, reverse=True)
     assert len(asked) == 1 + near
 

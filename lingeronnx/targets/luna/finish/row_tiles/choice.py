@@ -55,7 +55,8 @@ def row_tiles(read: ReadGraph) -> tuple[ReadGraph, list[Fitted]]:
             return work, done
     many = in_rounds(read)
     if many is not None:
-        return many[0], [cut.text() for cut in many[1]]
+        work, cuts_made, before = many
+        return work, [*before, *(cut.text() for cut in cuts_made)]
     return (work, done) if now is not None and _helped(now, whole) else (read, [])
 
 

@@ -1,7 +1,8 @@
 """Convolutions of a run in parts of their outputs, as the packer would cut them: exact.
 
 The packer cuts a convolution of many weights itself, and stores the weights of a part with each node: for every tile
-again. Of parts that stand in the graph it stores them once, as it does all constants that nodes share.
+again. Of parts that stand in the graph it stores them once, as it does all constants that nodes share. Parts that
+Slices take are convolutions of their own, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import itertools
 
 from .....formats import CONV2D
+from .....formats.moves.select import taken_along
 from .....graph import ir
+from ...._target import Fitted
 from ...packer.options import Options
 from ...packer.window import rounded
 from ...packing import Packing, packing
@@ -17,7 +20,7 @@ from ..nodes import join
 from ..read_graph import ReadGraph
 from .runs import TiledRun
 
-__all__ = ["in_output_parts"]
+__all__ = ["in_output_parts", "slices_as_outputs"]
 
 
 def in_output_parts(graph: ir.Graph, run: TiledRun, read: ReadGraph) -> TiledRun:
@@ -48,13 +51,57 @@ def _parts(node: ir.Node, limits: Packing, options: Options) -> int:
     return min(-(-outputs // max(most, align)), outputs)
 
 
+def slices_as_outputs(graph: ir.Graph) -> list[Fitted]:
+    """Put a convolution for each Slice in place of those that are read by Slices of their outputs alone, in place.
+
+    Return what was done. What a Slice writes has to lie in shared memory, what a convolution writes need not.
+    """
+    done = []
+    for node in list(graph.graph):
+        readers = [use.node for use in node.outputs[0].uses()] if node.op_type == CONV2D.name else []
+        parts = _taken(node, readers)
+        if parts:
+            for reader, new in zip(readers, _parted(graph, [node], parts), strict=True):
+                ir.replace(graph, [reader], new)
+            text = f"{node.name} and the Slices behind it as {len(parts)} convolutions, so that shared memory suffices"
+            done.append(Fitted(str(node.name), text, "exact"))
+    if done:
+        ir.remove_unused(graph)
+    return done
+
+
+def _taken(conv: ir.Node, readers: list[ir.Node]) -> list[tuple[int, int]]:
+    """Return the outputs of a convolution that its readers, all of them Slices, take; none where that is not so.
+
+    None, too, where some are taken twice, so that products would be computed twice.
+    """
+    taken = [taken_along(reader, 1) for reader in readers]
+    parts = [(part.start, part.stop) for part in taken if part is not None and part.step == 1]
+    outputs = (ir.shape(conv.outputs[0]) or (0, 0))[1] or 0
+    apart = sum(last - first for first, last in parts) <= outputs
+    kept = conv.outputs[0].is_graph_output() or len(parts) < len(readers) or ir.attr(conv, "group", 1) != 1
+    return parts if apart and not kept else []
+
+
 def _cut(graph: ir.Graph, layer: list[ir.Node], count: int) -> list[ir.Node]:
     """Put `count` parts and an iqCat in place of a convolution, and its Relu; return these nodes."""
-    taken, nodes, parts = ir.names(graph), list[ir.Node](), list[ir.Value]()
     outputs = len(ir.constant(layer[0].inputs[1]))
     bounds = [outputs * i // count for i in range(count + 1)]
-    for number, (first, last) in enumerate(itertools.pairwise(bounds)):
-        value, suffix = ir.source(layer[0]), f"_outputs{number}"
+    parts = _parted(graph, layer, list(itertools.pairwise(bounds)))
+    scale = float(ir.attr(layer[0], "scale_o"))
+    name = f"{layer[-1].outputs[0].name}_outputs"
+    cat = join([part[-1].outputs[0] for part in parts], 1, scale, layer[0], name, ir.take_name(name, ir.names(graph)))
+    nodes = [node for part in parts for node in part]
+    ir.replace(graph, layer, [*nodes, cat])
+    return [*nodes, cat]
+
+
+def _parted(graph: ir.Graph, layer: list[ir.Node], parts: list[tuple[int, int]]) -> list[list[ir.Node]]:
+    """Return a convolution, and its Relu, for each of these ranges of outputs, not in the graph yet."""
+    taken = ir.names(graph)
+    made: list[list[ir.Node]] = []
+    for number, (first, last) in enumerate(parts):
+        value, suffix, nodes = ir.source(layer[0]), f"_outputs{number}", list[ir.Node]()
         for node in layer:
             constants = [
                 ir.add_initializer(graph, ir.take_name(f"{v.name}{suffix}", taken), ir.constant(v)[first:last])
@@ -73,9 +120,5 @@ def _cut(graph: ir.Graph, layer: list[ir.Node], count: int) -> list[ir.Node]:
             value = part.outputs[0]
             value.shape = ir.oir_shape([ir.known_shape(value)[0], last - first, *ir.known_shape(value)[2:]])
             nodes.append(part)
-        parts.append(value)
-    scale = float(ir.attr(layer[0], "scale_o"))
-    name = f"{layer[-1].outputs[0].name}_outputs"
-    cat = join(parts, 1, scale, layer[0], name, ir.take_name(name, taken))
-    ir.replace(graph, layer, [*nodes, cat])
-    return [*nodes, cat]
+        made.append(nodes)
+    return made

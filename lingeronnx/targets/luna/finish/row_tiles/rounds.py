@@ -15,10 +15,12 @@ from functools import cached_property
 
 from .....formats import CONV2D
 from .....graph import ir
+from ...._target import Fitted
 from ...packer.arguments.outside import returned
 from ...packer.judge import Judged
 from ..read_graph import ReadGraph
 from .cuts import Cut, cuts, tiled
+from .outputs import slices_as_outputs
 from .runs import WINDOWS
 from .whole import whole_windows
 
@@ -137,19 +139,26 @@ class Outlook:
                 yield by_name[name]
 
 
-def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
-    """Return `read` in tiles with which it is ready, and the cuts; None where none are found.
+def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut], list[Fitted]] | None:
+    """Return `read` in tiles with which it is ready, the cuts, and what else was done; None where none are found.
 
-    Without a cut where it is ready as it is, with all outside that may.
+    Without a cut where it is ready as it is, with all outside that may. First of a graph with windows that are whole,
+    and without Slices behind convolutions: it is cut best.
     """
     work = _WorkLeft(WORK)
-    if (found := _from(read, work)) is not None or (whole := whole_windows(read.graph)) is None:
-        return found
-    return _from(read.other(whole, anyway=True), work)
+    whole = whole_windows(read.graph)
+    copy = ir.clone(read.graph) if whole is None else whole
+    done = slices_as_outputs(copy)
+    if whole is not None or done:
+        found = _from(read.other(copy, anyway=True), work)
+        if found is not None:
+            return *found, done
+    found = _from(read, work)
+    return None if found is None else (*found, [])
 
 
 def _from(read: ReadGraph, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
-    """Return the same where windows stay as they are."""
+    """Return a graph in tiles with which it is ready, and the cuts; None where none are found."""
     first = Outlook.first(read, _PARTS[0], work)
     if first is None or first.wrong - _windows(read):
         return None  # no cut mends more than maps that a window does not take

@@ -39,8 +39,9 @@ def spilled(ready: Ready, target: Target, base: Options) -> Iterator[Candidate]:
     what is written by nodes that would be wrong then: a sum may want operand and result outside. None where nothing
     but the shared memory stands against the graph, or where no tensor may go.
     """
+    most = 0 if ready.net is None else min(_SPILLS, _SPILLED_NODES // len(ready.net.steps))
     for thorough in (False, True):
-        trials = iter(range(_SPILLS))
+        trials = iter(range(most))
         for prefetch in (True, False):
             candidate = Candidate(prefetch=prefetch)
             said = verdict(ready, target, candidate.options(base))
@@ -221,8 +222,9 @@ _TRIED_NODES, _FEWEST_TRIALS, _MOST_TRIALS, _SIDES, _OTHERS = 30000, 40, 600, 4,
 #: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
 _CLEARINGS = 8
 
-#: Trials of single tensors.
-_SPILLS = 96
+#: Trials of single tensors, and the nodes that are planned in all of them: of a graph in hundreds of tiles there are
+#: few, since `outside` answers for it at once.
+_SPILLS, _SPILLED_NODES = 96, 96_000
 
 
 def _net(said: Judged) -> Net:
