@@ -1,7 +1,5 @@
 """The parts of an integer graph, run one after the other, compute what the whole graph does, to the last bit."""
 
-from collections import deque
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -13,6 +11,7 @@ from lingeronnx.run.parts import parts_of
 from lingeronnx.run.runners import ort_session
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna.packer.arguments import choice
+from lingeronnx.targets.luna.remembered import Remembered
 from tests.nets import Net, quantized, samples
 from tests.packable import SHARED, shared_feeds, written
 
@@ -217,7 +216,7 @@ def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
     asked = []
     chosen = choice._chosen
     monkeypatch.setattr(choice, "_chosen", lambda proto, *rest: asked.append(proto) or chosen(proto, *rest))
-    monkeypatch.setattr(choice, "_ASKED", deque())
+    monkeypatch.setattr(choice, "_ASKED", Remembered())
     model = middle()
     result = quantize(model, samples(model, 4), platform=platform, effort="fast")
     first = len(asked)
@@ -226,7 +225,7 @@ def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
     told = [part.choice for part in parts.chip]
     assert len(asked) == first  # the report asked for the same
     assert len(told) > 1
-    monkeypatch.setattr(choice, "_ASKED", deque())
+    monkeypatch.setattr(choice, "_ASKED", Remembered())
     for part, one in zip(parts.chip, told, strict=True):
         again = result.platform.verdict(part.graph)
         assert (again.words, again.verdict.findings) == (one.words, one.verdict.findings)

@@ -65,17 +65,9 @@ class Luna(Packs):
 
     def finish(self, graph: ir.Graph, target: Target) -> tuple[ir.Graph, Sequence[Fitted]]:
         """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
-        from .finish.cheaper import cheaper
-        from .finish.form import chip_form
-        from .finish.read_graph import ReadGraph
-        from .finish.row_tiles import row_tiles
+        from .finish.finished import finished
 
-        formed = chip_form(graph, target)
-        read, tiled = row_tiles(ReadGraph(graph, target))
-        graph, faster, saved = cheaper(read)
-        if saved is not None:
-            saved.note(graph.metadata_props)
-        return graph, (*formed, *tiled, *faster)
+        return finished(graph, target)
 
     def share(self, graphs: Sequence[ir.Graph], target: Target) -> Sequence[ArgumentChoice | None]:
         """Let parts keep their constants in shared memory where that saves most, as long as all fit."""

@@ -7,10 +7,8 @@ on trust: the verdict decides.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import shlex
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +19,7 @@ from .... import Target
 from ....objective import TIME, keeps_constants, objective_of
 from ....verdict import ArgumentChoice
 from ...packing import packing, prices_of
+from ...remembered import Remembered
 from ..judge import Judged, Ready, make_ready, verdict
 from ..memory.needs import least_needs
 from ..memory.plan import MemoryPlan, plan_memory, room
@@ -37,13 +36,6 @@ __all__ = [
 #: The share of the time that constants in shared memory must save, unless time is all: they lie there for good.
 _WORTH = 0.05
 
-#: Digests of the graphs that were asked for last, for which chip, the answers, and the graphs' bytes: the choice of
-#: forms asks for two, and of a program in parts each part is asked for again when it is known what the others need.
-_ASKED: deque[tuple[bytes, Target, Judgement, int]] = deque()
-
-#: Answers that are kept whatever they take, and the bytes of graphs up to which more are: an answer holds its graph.
-_KEPT, _KEPT_BYTES = 2, 16 * 2**20
-
 
 @dataclass(frozen=True)
 class Judgement(ArgumentChoice):
@@ -54,6 +46,11 @@ class Judgement(ArgumentChoice):
 
     verdict: Judged
     first: Judged | None = None
+
+
+#: The choice of forms asks for two graphs, and of a program in parts each part is asked for again when it is known what
+#: the others need.
+_ASKED: Remembered[Judgement] = Remembered()
 
 
 def arguments(graph: ir.Graph | onnx.ModelProto, target: Target) -> list[str]:
@@ -70,15 +67,7 @@ def choose(graph: ir.Graph | onnx.ModelProto, target: Target, ready: Ready | Non
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     objective, keeps = objective_of(proto), keeps_constants(proto)
     body = proto.graph.SerializeToString(deterministic=True) + str((objective, keeps, proto.opset_import)).encode()
-    asked = hashlib.sha256(body).digest()
-    for before, row, known, _ in _ASKED:
-        if before == asked and row is target:
-            return known
-    found = _chosen(proto, target, objective, keeps, ready)
-    _ASKED.append((asked, target, found, len(body)))
-    while len(_ASKED) > _KEPT and sum(size for *_, size in _ASKED) > _KEPT_BYTES:
-        _ASKED.popleft()
-    return found
+    return _ASKED.ask(body, target, lambda: _chosen(proto, target, objective, keeps, ready))
 
 
 def _chosen(proto: onnx.ModelProto, target: Target, objective: str, keeps: bool, ready: Ready | None) -> Judgement:

@@ -1,0 +1,54 @@
+"""The last rewrites are made once for each graph, and what was made belongs to who asked."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lingeronnx.api import quantize
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
+from lingeronnx.targets.luna import ARCS, VENUS
+from lingeronnx.targets.luna.finish import finished as module
+from lingeronnx.targets.luna.remembered import Remembered
+from tests import nets
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Return the graphs that rewrites are made of from here on."""
+    seen = []
+    make = module._made
+    monkeypatch.setattr(module, "_made", lambda graph, target: seen.append(graph) or make(graph, target))
+    monkeypatch.setattr(module, "_KNOWN", Remembered())
+    return seen
+
+
+def test_a_graph_is_finished_once(made):
+    """Asked again for the same graph and chip the answer is the same, and nothing is made; another chip is asked."""
+    model = nets.residual()
+    feed = nets.samples(model)
+    graph = quantize(model, feed, platform="venus", effort="fast", fit=False).graph
+    made.clear()
+    first, lines = VENUS.finish(graph)
+    want = Session(first).run(None, {"x": feed["x"][:1]})[0]
+    conv = next(node for node in first.graph if node.op_type == "Conv2dInt")
+    ir.set_attr(conv, "pads", [0, 0, 0, 0])  # what was returned may be changed
+    again, same = VENUS.finish(graph)
+    assert len(made) == 1
+    assert list(same) == list(lines)
+    np.testing.assert_array_equal(Session(again).run(None, {"x": feed["x"][:1]})[0], want)
+    ARCS.finish(graph)
+    assert len(made) == 2
+
+
+def test_settings_of_a_graph_are_part_of_it(made):
+    """With another objective in its metadata a graph is finished anew, as it is for another row."""
+    model = nets.line()
+    graph = quantize(model, nets.samples(model), platform="arcs", effort="fast").graph
+    made.clear()
+    ARCS.finish(graph)
+    graph.metadata_props["lingeronnx.anything"] = "other"
+    ARCS.finish(graph)
+    dataclasses.replace(ARCS, shared_memory=ARCS.shared_memory // 2).finish(graph)
+    assert len(made) == 3
