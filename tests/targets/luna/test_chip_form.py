@@ -17,7 +17,7 @@ from tests import nets
 from tests.packer import judge
 
 #: The module, whose name in the package is that of its function.
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 

@@ -20,7 +20,7 @@ from tests import measured, nets
 from tests.packable import CHIPS, judged, printed
 
 #: Modules whose names in their packages are those of functions.
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
 LAYER_NORM = importlib.import_module("lingeronnx.ops.layers.layer_norm")
 
 

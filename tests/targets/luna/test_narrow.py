@@ -13,7 +13,7 @@ from tests import nets
 from tests.examples import first
 from tests.packer import judge
 
-FORM = importlib.import_module("lingeronnx.targets.luna.finish.form")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
 CHIPS = ("arcs", "venusA")
 
 
@@ -41,7 +41,7 @@ def unchanged(monkeypatch, model, platform, **settings):
     """Return the result; every tensor has the integers that it has where nothing is rewritten for the packer."""
     after = quantized(model, platform, **settings)
     with monkeypatch.context() as patch:
-        patch.setattr(FORM, "chip_form", lambda graph, target: [])
+        patch.setattr(LAST_STAGE, "chip_form", lambda graph, target: [])
         before = quantized(model, platform, **settings)
     old, new = Session(before.graph), Session(after.graph)
     feed = {spec.name: nets.samples(model, 3)[spec.name] for spec in new.inputs}

@@ -26,7 +26,7 @@ from tests.packer import judge
 
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.finished")
 READ = importlib.import_module("lingeronnx.targets.luna.finish.read_graph")
 
 
