@@ -27,7 +27,7 @@ from .whole import whole_windows
 __all__ = ["WORK", "Outlook", "in_rounds"]
 
 _PARTS = (0.75, 0.6, 0.5)  # of the shared memory is what tiles are made for
-#: Nodes of all graphs that are judged in one search: one to two minutes of work.
+#: Nodes of all graphs that are judged in the search of one graph: one to two minutes of work.
 WORK = 100_000
 _NEAR = 1.5  # times the shared memory: what a plan may need for another try with less to be worth it
 _ROUNDS = 40
@@ -142,19 +142,19 @@ class Outlook:
 def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut], list[Fitted]] | None:
     """Return `read` in tiles with which it is ready, the cuts, and what else was done; None where none are found.
 
-    Without a cut where it is ready as it is, with all outside that may. First of a graph with windows that are whole,
-    and without Slices behind convolutions: it is cut best.
+    Without a cut where it is ready as it is, with all outside that may. Where that fails, a graph is cut whose windows
+    are whole, and which has no Slices behind convolutions.
     """
-    work = _WorkLeft(WORK)
+    found = _from(read, _WorkLeft(WORK))
+    if found is not None:
+        return *found, []
     whole = whole_windows(read.graph)
     copy = ir.clone(read.graph) if whole is None else whole
     done = slices_as_outputs(copy)
-    if whole is not None or done:
-        found = _from(read.other(copy, anyway=True), work)
-        if found is not None:
-            return *found, done
-    found = _from(read, work)
-    return None if found is None else (*found, [])
+    if whole is None and not done:
+        return None
+    found = _from(read.other(copy, anyway=True), _WorkLeft(WORK))
+    return None if found is None else (*found, done)
 
 
 def _from(read: ReadGraph, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
