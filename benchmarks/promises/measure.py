@@ -20,8 +20,6 @@ from typing import Any
 import lingeronnx as lo
 from benchmarks.cases import CASES
 from lingeronnx.graph import ir
-from lingeronnx.graph.names import written
-from lingeronnx.targets.luna.packer.names import safe_names
 from tests.packer import judge
 
 from .table import Case
@@ -119,8 +117,7 @@ def _packs(result: lo.QuantizedModel, platform: str) -> bool:
     if not result.report.packer:
         return False
     part = result.graph if result.chip is None else result.chip
-    part = written(part, safe_names(part))
-    return bool(judge(ir.to_proto(part), platform, shlex.split(result.report.packer)[1:]).right)
+    return bool(judge(ir.to_proto(result.platform.named(part)), platform, shlex.split(result.report.packer)[1:]).right)
 
 
 def _figures(at: Subject, result: lo.QuantizedModel, limit: int | None) -> dict[str, float]:
