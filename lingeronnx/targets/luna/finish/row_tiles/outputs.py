@@ -57,14 +57,14 @@ def slices_as_outputs(graph: ir.Graph) -> list[Fitted]:
     Return what was done. What a Slice writes has to lie in shared memory, what a convolution writes need not.
     """
     done = []
-    for node in list(graph.graph):
-        readers = [use.node for use in node.outputs[0].uses()] if node.op_type == CONV2D.name else []
-        parts = _taken(node, readers)
+    for conv in [node for node in graph.graph if node.op_type == CONV2D.name]:
+        readers = [use.node for use in conv.outputs[0].uses()]
+        parts = _taken(conv, readers)
         if parts:
-            for reader, new in zip(readers, _parted(graph, [node], parts), strict=True):
+            for reader, new in zip(readers, _parted(graph, [conv], parts), strict=True):
                 ir.replace(graph, [reader], new)
-            text = f"{node.name} and the Slices behind it as {len(parts)} convolutions, so that shared memory suffices"
-            done.append(Fitted(str(node.name), text, "exact"))
+            text = f"{conv.name} and the Slices behind it as {len(parts)} convolutions, so that shared memory suffices"
+            done.append(Fitted(str(conv.name), text, "exact"))
     if done:
         ir.remove_unused(graph)
     return done

@@ -145,7 +145,7 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut], list[Fitted]] | No
     Without a cut where it is ready as it is, with all outside that may. Where that fails, a graph is cut whose windows
     are whole, and which has no Slices behind convolutions.
     """
-    found = _from(read, _WorkLeft(WORK))
+    found = _from(read)
     if found is not None:
         return *found, []
     whole = whole_windows(read.graph)
@@ -153,13 +153,13 @@ def in_rounds(read: ReadGraph) -> tuple[ReadGraph, list[Cut], list[Fitted]] | No
     done = slices_as_outputs(copy)
     if whole is None and not done:
         return None
-    found = _from(read.other(copy, anyway=True), _WorkLeft(WORK))
+    found = _from(read.other(copy, anyway=True))
     return None if found is None else (*found, done)
 
 
-def _from(read: ReadGraph, work: _WorkLeft) -> tuple[ReadGraph, list[Cut]] | None:
+def _from(read: ReadGraph) -> tuple[ReadGraph, list[Cut]] | None:
     """Return a graph in tiles with which it is ready, and the cuts; None where none are found."""
-    first = Outlook.first(read, _PARTS[0], work)
+    first = Outlook.first(read, _PARTS[0], _WorkLeft(WORK))
     if first is None or first.wrong - _windows(read):
         return None  # no cut mends more than maps that a window does not take
     for part in _PARTS:
