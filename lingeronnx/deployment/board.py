@@ -25,7 +25,7 @@ from ..flow import synthetic
 from ..graph import ir
 from ..plan.synthetic import warnings_of
 from ..targets import UNASKED, TimeWish
-from .c.attempt import Proof
+from .c.proof import Proof
 from .contents import Board, cut_of, ports_dict
 from .ports import Ports
 from .simulated import read_graph, runs
