@@ -139,11 +139,11 @@ def _changes(program: BoardProgram) -> Iterator[str]:
     yield "|---|---|"
     yield f"| new | the packages and graphs, `{program.stem}_selftest.c`, `golden/`, `pack.sh`, `manifest.json` |"
     yield f"| new | `{program.stem}.c`: the CRC-32 of the graphs that it accepts; scales, where they moved |"
-    main = "" if program.host else " `main.c`,"
-    yield f"| as they were | `{program.stem}.h` where no scale moved,{main} `Makefile`, `CMakeLists.txt` |"
     if program.host:
         yield "| new | `main.c`: how far floats may be off, as measured |"
         yield "| new where its own weights changed | the host parts' C |"
+    main = "" if program.host else " `main.c`,"
+    yield f"| as they were | `{program.stem}.h` where no scale moved,{main} `Makefile`, `CMakeLists.txt` |"
 
 
 def _what_now(program: BoardProgram) -> Iterator[str]:
