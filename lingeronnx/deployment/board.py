@@ -27,12 +27,19 @@ from ..plan.synthetic import warnings_of
 from ..targets import UNASKED, TimeWish
 from .c.proof import Proof
 from .contents import Board, cut_of, ports_dict
+from .header import identifier
 from .ports import Ports
 from .simulated import read_graph, runs
 
-__all__ = ["MANIFEST", "Deployment", "check_folder", "deploy"]
+__all__ = ["MANIFEST", "Deployment", "c_stem", "check_folder", "deploy"]
 
 MANIFEST = "manifest.json"
+#: Stems of files that a program has, or whose headers C has: `-I.` would find the model's in their place.
+_TAKEN = frozenset({
+    "main", "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits", "locale", "math",
+    "setjmp", "signal", "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib", "string", "tgmath", "time", "wchar",
+    "wctype",
+})  # fmt: skip
 _PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
 
 
@@ -95,7 +102,10 @@ def deploy(
     check_folder(target)
     graph = read_graph(model)
     cut = cut_of(graph, wish)
-    name = _stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
+    wished = stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model")
+    name = _stem(wished)
+    if name == f"{wished}_model":
+        notes = [*notes, f"files and C names begin with {name}: {wished} is a file's of C or of the program"]
     notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes]
     if data is None:
         notes.append("the golden vectors are of synthetic inputs: give real ones with --input")
@@ -115,7 +125,9 @@ def deploy(
             board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _manifest)
             files = _sizes(made)
     except OSError as error:
-        raise ConfigError(f"cannot deploy to {target}: {error.strerror}; make room, or choose another place") from error
+        raise ConfigError(
+            f"cannot deploy to {target}: {error.strerror or error}; make room, or choose another place"
+        ) from error
     return Deployment(
         folder=target,
         stem=name,
@@ -136,8 +148,14 @@ def _manifest(made: Path, body: Mapping[str, object]) -> None:
 
 
 def _stem(text: str) -> str:
-    """Return a file name's stem that the packer takes with dumping on: no dot in it."""
-    return re.sub(r"[^\w-]", "_", text) or "model"
+    """Return a file name's stem that the packer takes with dumping on, no dot in it, and that C has no file for."""
+    stem = re.sub(r"[^\w-]", "_", text) or "model"
+    return f"{stem}_model" if stem.lower() in _TAKEN else stem
+
+
+def c_stem(text: str) -> bool:
+    """Whether files can be called so, and C names begin with it, as it is."""
+    return text == _stem(text) == identifier(text)
 
 
 # ---- the folder --------------------------------------------------------------------------------------------------
