@@ -102,11 +102,8 @@ def deploy(
     check_folder(target)
     graph = read_graph(model)
     cut = cut_of(graph, wish)
-    wished = stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model")
-    name = _stem(wished)
-    if name == f"{wished}_model":
-        notes = [*notes, f"files and C names begin with {name}: {wished} is a file's of C or of the program"]
-    notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes]
+    name, renamed = _named(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
+    notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes, *renamed]
     if data is None:
         notes.append("the golden vectors are of synthetic inputs: give real ones with --input")
         data = synthetic([s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0)
@@ -125,9 +122,7 @@ def deploy(
             board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _manifest)
             files = _sizes(made)
     except OSError as error:
-        raise ConfigError(
-            f"cannot deploy to {target}: {error.strerror or error}; make room, or choose another place"
-        ) from error
+        raise _unwritten(target, error) from error
     return Deployment(
         folder=target,
         stem=name,
@@ -151,6 +146,18 @@ def _stem(text: str) -> str:
     """Return a file name's stem that the packer takes with dumping on, no dot in it, and that C has no file for."""
     stem = re.sub(r"[^\w-]", "_", text) or "model"
     return f"{stem}_model" if stem.lower() in _TAKEN else stem
+
+
+def _unwritten(target: Path, error: OSError) -> ConfigError:
+    why = error.strerror or error  # what loads a library tells no number
+    return ConfigError(f"cannot deploy to {target}: {why}; make room, or choose another place")
+
+
+def _named(wished: str) -> tuple[str, list[str]]:
+    """Return what files and C names begin with, and a note where that is another name."""
+    name = _stem(wished)
+    taken = name == f"{wished}_model"
+    return name, [f"files and C names begin with {name}: {wished} is a file's of C or of the program"] * taken
 
 
 def c_stem(text: str) -> bool:

@@ -136,8 +136,7 @@ def verify(
     ours = found[sample]
     dumped, notes = _read(graph, ours, dump, log, given[0])
     pairs, unknown, more = _matched(graph, ours, dumped)
-    floats = host_dumps(graph, ours, unknown, limits_beside(model))
-    hosts = {one.tensor: limited(graph, ours, one) for one in floats}
+    hosts = {one.tensor: limited(graph, ours, one) for one in host_dumps(graph, ours, unknown, limits_beside(model))}
     strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
     if not pairs and not hosts:
         raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed")
