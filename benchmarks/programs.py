@@ -40,7 +40,7 @@ from lingeronnx.deployment.c.attempt import replayed
 from lingeronnx.deployment.c.build import SANITIZERS
 from lingeronnx.deployment.c.endurance import endure
 from lingeronnx.deployment.c.folder import described
-from lingeronnx.deployment.c.footprint import CORES, footprint, host_warnings
+from lingeronnx.deployment.c.footprint import CORES, JUDGED, footprint, host_warnings
 from lingeronnx.deployment.c.vectors import PartVector, vectors_of
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
@@ -235,9 +235,11 @@ def table(rows: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
     lines += ["Host parts with 100 kB of weights and more:", "", *large, ""] * bool(large)
     counted = [Counter(told["host_warnings"]) for told in rows if "host_warnings" in told]
     if counted:
-        counts = ", ".join(f"{kind} {count:,}" for kind, count in sorted(sum(counted, Counter()).items())) or "none"
         which = "" if len(counted) == len(written) else f", of the {len(counted)} programs made last"
-        lines += [f"Warnings in generated host parts under the flags of our own C{which}: {counts}.", ""]
+        lines += [f"Warnings in generated host parts under the flags of our own C{which}:", ""]
+        kinds = sorted(sum(counted, Counter()).items())
+        lines += [f"- {kind}, {count:,}: {JUDGED.get(kind, 'not judged')}" for kind, count in kinds] or ["none"]
+        lines += [""]
     streams = _streams(rows)
     return "\n".join([*lines, *streams, ""] if streams else lines)
 

@@ -21,7 +21,7 @@ from .analysis.sensitivity.sensitivity import sensitivity
 from .analysis.timeline import Timeline, trace
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
-from .errors import ConfigError, DataError
+from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
 from .flow import QuantizedModel, need_data, need_scales
 from .formats.sound import check_nodes
@@ -196,7 +196,7 @@ def deploy(
     data
         Samples for the golden vectors; default calib.
     stem, samples
-        Beginning of the files' names. Number of golden samples.
+        Beginning of the files' names, and, in small letters, of the C names. Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
     packages, attempt
@@ -227,8 +227,18 @@ def deploy(
         what = "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA"
         need_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
-        need_scales(what, loaded, model.plan)
+        _check_deployed(what, loaded, model, settings.get("parts"))
     return deploy_graph(model.graph, folder, data, stem=stem or "model_quant", notes=notes, **how)
+
+
+def _check_deployed(what: str, loaded: ir.Graph, model: QuantizedModel, parts: int | None) -> None:
+    """Raise as `need_scales` does, and ConstraintError for what must not be cut and is not one part."""
+    need_scales(what, loaded, model.plan)
+    if parts == 1 and not model.report.chip_ready:
+        raise ConstraintError(
+            "parts 1 cuts nothing, and the model is not chip-ready as one part: there is nothing to deploy; leave "
+            "--parts out, or see what quantize says of it"
+        )
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

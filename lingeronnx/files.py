@@ -33,7 +33,8 @@ except ImportError:  # Windows: no lock says whose a temporary is, so none is re
 
 __all__ = [
     "DEPLOYED", "JOURNAL", "REPORT", "FileVersion", "checked_target", "chip_file", "folder", "given_bytes", "making",
-    "no_regular_file", "replacing", "renewing_folder", "replacing_folder", "scratch", "take_over", "write_text",
+    "no_regular_file", "other_parts", "replacing", "renewing_folder", "replacing_folder", "scratch", "take_over",
+    "write_text",
 ]  # fmt: skip
 
 
@@ -163,6 +164,14 @@ def chip_file(path: Path) -> Path:
 def part_file(path: Path, number: int) -> Path:
     """Return the name of the file with the chip's part of that number, beside the file `path` of the whole graph."""
     return path.with_name(f"{path.stem}_chip{number}{path.suffix}")
+
+
+def other_parts(path: Path, written: Collection[Path]) -> list[str]:
+    """Return names of files beside `path` that are called as parts of it and were not `written`, in order."""
+    part = re.compile(rf"{re.escape(path.stem)}_chip\d*{re.escape(path.suffix)}")
+    mine = {file.name for file in written}
+    return sorted(file.name for file in path.absolute().parent.iterdir()
+                  if part.fullmatch(file.name) and file.name not in mine)  # fmt: skip
 
 
 # ---- folders -----------------------------------------------------------------------------------------------------

@@ -25,14 +25,21 @@ from ..flow import synthetic
 from ..graph import ir
 from ..plan.synthetic import warnings_of
 from ..targets import UNASKED, TimeWish
-from .c.attempt import Proof
+from .c.proof import Proof
 from .contents import Board, cut_of, ports_dict
+from .header import identifier
 from .ports import Ports
 from .simulated import read_graph, runs
 
-__all__ = ["MANIFEST", "Deployment", "check_folder", "deploy"]
+__all__ = ["MANIFEST", "Deployment", "c_stem", "check_folder", "deploy"]
 
 MANIFEST = "manifest.json"
+#: Stems of files that a program has, or whose headers C has: `-I.` would find the model's in their place.
+_TAKEN = frozenset({
+    "main", "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits", "locale", "math",
+    "setjmp", "signal", "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib", "string", "tgmath", "time", "wchar",
+    "wctype",
+})  # fmt: skip
 _PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
 
 
@@ -95,8 +102,8 @@ def deploy(
     check_folder(target)
     graph = read_graph(model)
     cut = cut_of(graph, wish)
-    name = _stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
-    notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes]
+    name, renamed = _named(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
+    notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes, *renamed]
     if data is None:
         notes.append("the golden vectors are of synthetic inputs: give real ones with --input")
         data = synthetic([s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0)
@@ -115,7 +122,7 @@ def deploy(
             board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _manifest)
             files = _sizes(made)
     except OSError as error:
-        raise ConfigError(f"cannot deploy to {target}: {error.strerror}; make room, or choose another place") from error
+        raise _unwritten(target, error) from error
     return Deployment(
         folder=target,
         stem=name,
@@ -136,8 +143,26 @@ def _manifest(made: Path, body: Mapping[str, object]) -> None:
 
 
 def _stem(text: str) -> str:
-    """Return a file name's stem that the packer takes with dumping on: no dot in it."""
-    return re.sub(r"[^\w-]", "_", text) or "model"
+    """Return a file name's stem that the packer takes with dumping on, no dot in it, and that C has no file for."""
+    stem = re.sub(r"[^\w-]", "_", text) or "model"
+    return f"{stem}_model" if stem.lower() in _TAKEN else stem
+
+
+def _unwritten(target: Path, error: OSError) -> ConfigError:
+    why = error.strerror or error  # what loads a library tells no number
+    return ConfigError(f"cannot deploy to {target}: {why}; make room, or choose another place")
+
+
+def _named(wished: str) -> tuple[str, list[str]]:
+    """Return what files and C names begin with, and a note where that is another name."""
+    name = _stem(wished)
+    taken = name == f"{wished}_model"
+    return name, [f"files and C names begin with {name}: {wished} is a file's of C or of the program"] * taken
+
+
+def c_stem(text: str) -> bool:
+    """Whether files can be called so, and C names begin with it, as it is."""
+    return text == _stem(text) == identifier(text)
 
 
 # ---- the folder --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
 from ..run.parts import parts_of
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
-from .host_dumps import HostDump, host_dumps, limited
+from .host_dumps import HostDump, host_dumps, limited, limits_beside
 from .layer import LayerNodes, layer_of
 from .patterns import pattern
 from .simulated import Graph, SampleRun, read_graph, runs
@@ -136,7 +136,7 @@ def verify(
     ours = found[sample]
     dumped, notes = _read(graph, ours, dump, log, given[0])
     pairs, unknown, more = _matched(graph, ours, dumped)
-    hosts = {one.tensor: limited(graph, ours, one) for one in host_dumps(graph, ours, unknown)}
+    hosts = {one.tensor: limited(graph, ours, one) for one in host_dumps(graph, ours, unknown, limits_beside(model))}
     strange = [shown.name for shown in unknown if all(shown is not one.shown for one in hosts.values())]
     if not pairs and not hosts:
         raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed")

@@ -13,14 +13,17 @@ from ..graph import ir, onnxfile
 from ..run.in_parts import PartRun, PartsRunner
 from ..run.parts import Part, Parts, parts_of
 from ..targets import UNASKED, ArgumentChoice, CallTime, Target, TimeWish
-from .c.attempt import Proof, attempt
+from .c.attempt import attempt
 from .c.folder import described, pack_script, write_golden_calls, write_program
 from .c.footprint import footprint_lines
 from .c.known_answers import tolerance_of
 from .c.program import BoardProgram, program_of
+from .c.proof import Proof
 from .canonical import firsts
+from .dumps import range_of
 from .golden import write_golden
 from .header import constants, header
+from .host_dumps import LIMITS
 from .ports import Ports, ports_of
 from .readme import readme
 from .rounding import host_limits
@@ -211,6 +214,13 @@ class Board:
         proof.cores = footprint_lines(self.program, made)
         return proof
 
+    def _limits(self, program: BoardProgram) -> dict[str, float]:
+        """Return how far off each float of a host part may be, of its range in the golden calls."""
+        return {
+            name: limit * range_of(run.outputs[name] for runs in self.calls for run in runs if name in run.outputs)
+            for name, limit in program.limits.items()
+        }
+
     def write_texts(
         self,
         made: Path,
@@ -246,7 +256,7 @@ class Board:
                 **ports_dict(self.ports), "notes": list(notes), "samples": len(self.found),
                 "parts": {file: _ends(made / file) for file in files}}  # fmt: skip
         if self.program is not None:
-            body["program"] = described(self.program)
+            body["program"] = {**described(self.program), LIMITS: self._limits(self.program)}
         manifest(made, body)
 
 

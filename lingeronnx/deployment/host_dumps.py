@@ -1,38 +1,51 @@
-"""What a program's host parts read and wrote, as it dumps that: `host1_TENSOR##_1_8.bin`, raw, float32 or another type.
+"""What a program's host parts read and wrote, as it dumps that: `host1_out0_TENSOR##_1_8.bin`, raw.
 
-Floats may be `HOST_TOLERANCE` of their range off, or what `rounding` says; what is no float must be equal.
+Floats may be `HOST_TOLERANCE` of their range off, or what `rounding` says; what is no float must be equal. The range is
+that of the golden calls, where the graph's file stands in the deployed folder, whose manifest tells it.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from ..files import DEPLOYED
 from ..run.in_parts import PartRun
 from ..run.parts import parts_of
-from .dumps import HOST_TOLERANCE, Dumped, gap, range_of, short
+from .dumps import HOST_TOLERANCE, Dumped, gap, range_of
 from .rounding import host_limits
 from .simulated import Graph, SampleRun
 
-__all__ = ["HostDump", "host_dumps", "limited"]
+__all__ = ["LIMITS", "HostDump", "host_dumps", "host_port", "limited", "limits_beside"]
+
+#: The manifest's entry of how far off floats of host parts may be: {tensor: in its own unit}.
+LIMITS = "host_limits"
+_PORT = re.compile(r"(?P<part>host\d+)_(?P<end>in|out)(?P<index>\d+)_")
+
+
+def host_port(part: str, end: str, index: int) -> str:
+    """Return what the name of a dump of a host part's port begins with. end : "in" or "out"."""
+    return f"{part}_{end}{index}_"
 
 
 @dataclass(frozen=True)
 class HostDump:
     """A tensor that a host part read or wrote.
 
-    have : as the program had it, None where the sizes differ. want : ours. limit : how far a float may be off, as a
-    fraction of their range.
+    have : as the program had it, None where the sizes differ. want : ours. within : how far off a float may be.
     """
 
     tensor: str
     shown: Dumped
     have: np.ndarray | None
     want: np.ndarray
-    limit: float = HOST_TOLERANCE
+    within: float
 
     @property
     def off(self) -> np.ndarray:
@@ -41,24 +54,40 @@ class HostDump:
             return np.ones(self.want.shape, bool)
         if self.want.dtype.kind != "f":
             return np.asarray(self.have != self.want)
-        return np.asarray(gap(self.have, self.want) > self.limit * range_of([self.want]))
+        return np.asarray(gap(self.have, self.want) > self.within)
 
 
-def host_dumps(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped]) -> list[HostDump]:
-    """Return those of `dumped` that are of host parts, each tensor once, in no order."""
+def limits_beside(model: object) -> dict[str, float]:
+    """Return what the manifest beside the file `model` tells under `LIMITS`; {} for a model in memory, or elsewhere."""
+    if not isinstance(model, str | os.PathLike):
+        return {}
+    try:
+        body = json.loads(Path(model).with_name("manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # no folder of `deploy`
+    found = body.get("program", {}).get(LIMITS, {}) if isinstance(body, dict) and DEPLOYED.key in body else {}
+    return dict(found)
+
+
+def host_dumps(graph: Graph, ours: SampleRun, dumped: Sequence[Dumped], limits: Mapping[str, float]) -> list[HostDump]:
+    """Return those of `dumped` that are of host parts of `graph`, each tensor once, in no order.
+
+    limits : by the device's names, how far off a float may be, if that is more than `HOST_TOLERANCE` of its range in
+    this sample.
+    """
+    ports = [(shown, match) for shown in dumped if (match := _PORT.match(shown.name)) and shown.data is not None]
+    parts = {part.name: part for part in parts_of(graph.session.model, graph.target).host} if ports else {}
     known = {**ours.feeds, **ours.floats, **ours.integers}
     found: dict[str, HostDump] = {}
-    for shown in dumped:
-        part = re.match(r"host\d+_", shown.name)
-        if part is None or shown.data is None:
-            continue
-        names = [name for name in known if short(part[0] + graph.device.get(name, name)) == short(shown.name)]
-        fitting = [name for name in names if shown.dims is None or shown.dims == np.shape(known[name])]
-        if len(fitting) == 1:
-            want = np.asarray(known[fitting[0]])
-            right = len(shown.data) == want.nbytes
-            have = np.frombuffer(shown.data, want.dtype.newbyteorder("<")).reshape(want.shape) if right else None
-            found[fitting[0]] = HostDump(fitting[0], shown, have, want)
+    for shown, match in ports:
+        part, index = parts.get(match["part"]), int(match["index"])
+        names = () if part is None else part.inputs if match["end"] == "in" else part.outputs
+        if index < len(names) and (name := names[index]) in known:
+            want, data = np.asarray(known[name]), shown.data or b""
+            right = len(data) == want.nbytes
+            have = np.frombuffer(data, want.dtype.newbyteorder("<")).reshape(want.shape) if right else None
+            far = HOST_TOLERANCE * range_of([want]) if want.dtype.kind == "f" else 0.0
+            found[name] = HostDump(name, shown, have, want, max(far, limits.get(graph.device[name], 0.0)))
     return list(found.values())
 
 
@@ -70,6 +99,6 @@ def limited(graph: Graph, ours: SampleRun, one: HostDump) -> HostDump:
     for part in parts_of(graph.session.model, graph.target).host:
         if one.tensor in part.outputs and all(name in known for name in (*part.inputs, *part.outputs)):
             read, made = ({name: np.asarray(known[name]) for name in side} for side in (part.inputs, part.outputs))
-            limits = host_limits(part, [PartRun(part, read, made, ())])
-            return replace(one, limit=limits.get(one.tensor, one.limit))
+            limit = host_limits(part, [PartRun(part, read, made, ())]).get(one.tensor, HOST_TOLERANCE)
+            return replace(one, within=max(one.within, limit * range_of([one.want])))
     return one

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..targets import CallTime, GraphCost
 from .c.guide import guide
-from .c.program import BoardProgram
+from .c.program import BoardProgram, ChipPart
 from .header import identifier
+from .markdown import literal
 from .ports import Port, Ports
 
 __all__ = ["readme"]
-
-# What Markdown, or HTML in it, would not show as it is. Underscores, dots and slashes within names mean nothing to it.
-_ENTITIES = {char: f"&#{ord(char)};" for char in "\\`*[]<>&|"}
-_MARKS = re.compile("[" + re.escape("".join(_ENTITIES)) + "]")
 
 
 def readme(
@@ -35,10 +31,10 @@ def readme(
     sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by part. time : of a call.
     """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
-    lines += [f"Note: {_literal(note)}." for note in notes] + [""] * bool(notes)
+    lines += [f"Note: {literal(note)}." for note in notes] + [""] * bool(notes)
     lines += ["## Steps", "", *_steps(name, command, ports, sizes, program)]
     lines += ["", *(guide(program, sizes) if program is not None else ())]
-    lines += ["## Inputs and outputs of the chip", "", *_table(ports), "", *_states(ports)]
+    lines += _ends(ports, costs, program)
     lines += _time(time)
     lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_costs(costs), ""]
     lines += ["| file | bytes |", "|---|---:|"]
@@ -53,13 +49,14 @@ def _steps(
 ) -> Iterator[str]:
     if program is not None and len(program.chip) > 1:
         yield f"1. Pack: `sh pack.sh`, which runs `{command}`."
-        yield f"2. Build the program, and call `{program.prefix}_run()`. Inputs and outputs below are chip1's."
+        yield f"2. Build the program, and call `{program.prefix}_run()`: below."
         yield f"3. Prove the board: `{program.prefix}_self_test()`, or `main.c` over `golden/`."
         return
     head, tail = (f"{name}_host_{end}.onnx" for end in ("head", "tail"))
-    steps = [f"Pack: `sh pack.sh`, which runs `{command}`."]
     if program is not None:
-        steps.append(f"Build the program, and call `{program.prefix}_run()`: below. By hand it would be:")
+        yield f"`{program.prefix}_run()` of the program below does steps 2 and what follows it. By hand:"
+        yield ""
+    steps = [f"Pack: `sh pack.sh`, which runs `{command}`."]
     if head in sizes:
         steps.append(f"On the host, run `{head}` (onnxruntime); its outputs are the chip's inputs.")
     steps.append(
@@ -78,19 +75,23 @@ def _steps(
     yield from (f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 
-def _table(ports: Ports) -> Iterator[str]:
+def _ends(ports: Ports, costs: Mapping[str, GraphCost | None], program: BoardProgram | None) -> Iterator[str]:
+    """Yield what the chip reads and writes, of each package where there are several."""
+    if program is not None and len(program.chip) > 1:
+        for part in program.packages:
+            yield from (f"## Inputs and outputs of {part.name}", "", *_table(part), "")
+        return
+    chip = "the chip" if len(costs) == 1 else next(iter(costs))
+    yield from (f"## Inputs and outputs of {chip}", "", *_table(ports), "", *_states(ports))
+
+
+def _table(ports: Ports | ChipPart) -> Iterator[str]:
     yield "| | name | shape | type | bytes | integer = value * |"
     yield "|---|---|---|---|---:|---|"
     for word, side in (("input", ports.inputs), ("output", ports.outputs)):
         for number, port in enumerate(side):
-            name = _literal(port.name)
+            name = literal(port.name)
             yield f"| {word} {number} | {name} | {_shape(port)} | {port.dtype} | {port.bytes} | {_scale(port)} |"
-
-
-def _literal(text: str) -> str:
-    """Return `text` so that Markdown shows it as it is, on one line and in one cell of a table."""
-    shown = _MARKS.sub(lambda mark: _ENTITIES[mark[0]], text)
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
 def _shape(port: Port) -> str:
@@ -103,13 +104,13 @@ def _scale(port: Port) -> str:
 
 def _states(ports: Ports) -> Iterator[str]:
     for state in ports.states:
-        source, target = (_literal(p.name) for p in (ports.outputs[state.output], ports.inputs[state.input]))
+        source, target = (literal(p.name) for p in (ports.outputs[state.output], ports.inputs[state.input]))
         yield (
             f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
             f"2^{state.shift}; zeros at first."
         )
     for source, target in ports.on_host.items():
-        yield f"State: {_literal(source)} -> {_literal(target)}, through the host's part; zeros at first."
+        yield f"State: {literal(source)} -> {literal(target)}, through the host's part; zeros at first."
     if ports.states or ports.on_host:
         yield ""
 
@@ -117,14 +118,14 @@ def _states(ports: Ports) -> Iterator[str]:
 def _time(time: CallTime) -> Iterator[str]:
     told = [line[0].upper() + line[1:] for line in time.lines()]
     if told:
-        yield from ("## Time on the chip", "", *(f"{_literal(line)}." for line in told), "")
+        yield from ("## Time on the chip", "", *(f"{literal(line)}." for line in told), "")
     if time.latency is None:
         return
     yield from ("| layer | operator | cycles | at most | waits for constants |", "|---|---|---:|---:|---:|")
     heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total)[:_LAYERS]
     for layer in heaviest:
         cells = f"{layer.total:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | {layer.wait:,.0f}"
-        yield f"| {_literal(layer.node or layer.name)} | {layer.operator} | {cells} |"
+        yield f"| {literal(layer.node or layer.name)} | {layer.operator} | {cells} |"
     left = len(time.latency.layers) - len(heaviest)
     yield from (["", f"{left} lighter layers are left out."] if left else [])
     yield ""

@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     InstanceOf,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
 )
@@ -135,6 +136,13 @@ class QuantConfig(BaseModel):
     def _scales(cls, value: str) -> str:
         if re.fullmatch(_SCALES, value) is None:
             raise ValueError("it is tensor, channel, or group:N for N weights of a row, such as group:32")
+        return value
+
+    @field_validator("max_parts")
+    @classmethod
+    def _cut(cls, value: int | None, others: ValidationInfo) -> int | None:
+        if value is not None and others.data.get("parts") == 1:
+            raise ValueError("parts 1 cuts nothing; give one of the two")
         return value
 
     @field_validator("debug_dump", "timing", mode="before")

@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from lingeronnx.deployment import host_dumps as module
 from lingeronnx.deployment.dumps import Dumped
-from lingeronnx.deployment.host_dumps import HostDump, host_dumps
+from lingeronnx.deployment.host_dumps import HostDump, host_dumps, limits_beside
 from lingeronnx.deployment.simulated import SampleRun
 
 
@@ -13,23 +15,47 @@ def shown(name, array, dims=None):
     return Dumped(name, name, dims or array.shape, data=array.tobytes())
 
 
-def test_which_tensor():
-    """By part and tensor, as the packed file calls it; what has no part, or the shape of none, is left out."""
+def graph_of(*parts):
+    """Return what `host_dumps` asks of a graph whose host parts are `parts`."""
+    names = [name for part in parts for name in (*part.inputs, *part.outputs)]
+    return SimpleNamespace(
+        session=SimpleNamespace(model=parts),
+        target=None,
+        device={name: name.replace("u/", "renamed/") for name in names},
+    )
+
+
+def test_which_tensor(monkeypatch):
+    """By part, side and port, whatever is left of the tensor's name; a port that the graph has not is left out."""
+    one = SimpleNamespace(name="host1", inputs=("b",), outputs=("u/a", "u/long"))
+    monkeypatch.setattr(module, "parts_of", lambda model, target: SimpleNamespace(host=model))
     a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.int64)
-    run = SampleRun({"b": b}, {"u/a": a}, {})
-    graph = SimpleNamespace(device={"u/a": "renamed/a"})
-    given = [shown("host1_renamed_a", a), shown("host12_b", b), shown("renamed_a", a), shown("host1_b", b, (2, 2))]
-    found = host_dumps(graph, run, given)
-    assert [(one.tensor, one.off.any()) for one in found] == [("u/a", False), ("b", False)]
+    run = SampleRun({"b": b}, {"u/a": a, "u/long": a + 1}, {})
+    given = [shown("host1_out0_renamed_a", a), shown("host1_out1_renam", a), shown("host1_in0_b", b)]
+    odd = [shown("host1_in1_b", b), shown("host2_in0_b", b), shown("renamed_a", a), shown("host1_b", b)]
+    found = host_dumps(graph_of(one), run, [*given, *odd], {})
+    assert [(f.tensor, f.off.any()) for f in found] == [("u/a", False), ("u/long", True), ("b", False)]
+    assert host_dumps(graph_of(), run, given, {}) == []  # a chip part alone has no such tensors
+    wide = host_dumps(graph_of(one), run, given, {"renamed/long": 1.0})
+    assert [f.off.any() for f in wide] == [False, False, False]
 
 
 def test_what_is_off():
-    """Floats within 1e-5 of their range, no-numbers and infinities where they belong, integers exactly."""
+    """Floats within what they may be, no-numbers and infinities where they belong, integers exactly."""
     want = np.array([1.0, -100.0, np.nan, np.inf, 0.0], np.float32)
     have = np.array([1.0009, -100.0, np.nan, np.inf, 0.002], np.float32)
-    assert HostDump("t", shown("t", have), have, want).off.tolist() == [False, False, False, False, True]
+    assert HostDump("t", shown("t", have), have, want, 1e-3).off.tolist() == [False, False, False, False, True]
     wrong = np.array([1.0, -100.0, 0.0, -np.inf, np.nan], np.float32)
-    assert HostDump("t", shown("t", wrong), wrong, want).off.tolist() == [False, False, True, True, True]
+    assert HostDump("t", shown("t", wrong), wrong, want, 1e-3).off.tolist() == [False, False, True, True, True]
     counts = np.array([3, 4])
-    assert HostDump("t", shown("t", counts), counts + [0, 1], counts).off.tolist() == [False, True]
-    assert HostDump("t", shown("t", counts), None, counts).off.all()
+    assert HostDump("t", shown("t", counts), counts + [0, 1], counts, 0.0).off.tolist() == [False, True]
+    assert HostDump("t", shown("t", counts), None, counts, 0.0).off.all()
+
+
+@pytest.mark.parametrize("text", (None, "{", "[]", '{"program": {"host_limits": {"x": 1}}}'))
+def test_no_manifest_of_ours(tmp_path, text):
+    """A file of that name which `deploy` did not write says nothing."""
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    assert limits_beside(tmp_path / "model.onnx") == {}
+    assert limits_beside(object()) == {}

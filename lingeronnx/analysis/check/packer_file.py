@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import onnx
 
 from ...errors import ModelError, words_of
 from ...flow.report import FloatNode, float_nodes
+from ...flow.report.merges import merges
+from ...flow.report.program import program_of
 from ...formats import DEQUANT, FORMATS, is_quantized_domain
 from ...formats.sound import check_nodes
 from ...graph import ir, onnxfile
 from ...graph.attributes import check_attributes
 from ...graph.names import restored
+from ...ops.macs import macs
 from ...plan.synthetic import warnings_of
 from ...run.integer.runner import target_of
 from ...run.part import chip_part, scaled_by_host
-from ...run.parts import parts_of
 from ...targets import DEFAULT, UNASKED, Target, TimeWish, by_name
 from .integer_graph import check_integer
 from .report import Check
@@ -64,15 +66,30 @@ def check_packed(
     if not row.packs:
         return check
     between, host = ([], []) if graph is None else _floats(graph)
+    if graph is not None and between and packer_args is None:
+        return _in_parts(check, graph, row, wish, [*between, *host])
     part = proto if graph is None or between or not host else ir.to_proto(chip_part(graph, row))
     words = None
     if packer_args is not None:
         words = tuple(words_of(packer_args) if isinstance(packer_args, str) else packer_args)
     choice = row.verdict(part, words)
-    verdicts = [choice.verdict]
-    if graph is not None and between and words is None:
-        verdicts = [piece.choice.verdict for piece in parts_of(row.named(graph), row).chip]
-    return replace(check, choice=choice, time=wish.told(row, verdicts, host=bool(between or host)))
+    return replace(check, choice=choice, time=wish.told(row, [choice.verdict], host=bool(between or host)))
+
+
+def _in_parts(check: Check, graph: ir.Graph, row: Target, wish: TimeWish, floats: Sequence[FloatNode]) -> Check:
+    """Return `check` with the parts in which a graph runs that float operators stand in the middle of."""
+    program, _ = program_of(graph, row, row.vendor.names(graph))
+    on_chip = sum(part.macs for part in program.chip)
+    told = {entry.node for entry in floats}
+    on_host = sum(macs(node) for node in graph.graph if str(node.name) in told)
+    return replace(
+        check,
+        program=program,
+        on_host=floats,
+        share=on_chip / (on_chip + on_host) if on_chip else 0.0,
+        merges=merges([entry.node for entry in floats], graph, row),
+        time=wish.told(row, program.verdicts, host=True),
+    )
 
 
 def _named(proto: onnx.ModelProto) -> Target:

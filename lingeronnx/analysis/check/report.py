@@ -13,9 +13,9 @@ from ...alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ...fit import Fitted
 from ...flow.report import FloatNode, rewritten, told_findings, told_floats
 from ...flow.report.merges import Merge
-from ...flow.report.program import ProgramReport
+from ...flow.report.program import PartReport, ProgramReport
 from ...ops import Violation
-from ...targets import ArgumentChoice, CallTime, GraphCost, VerdictFinding, by_name
+from ...targets import ArgumentChoice, CallTime, GraphCost, Verdict, VerdictFinding, by_name
 
 __all__ = ["Check", "WorkedAround"]
 
@@ -39,7 +39,8 @@ class Check(Sequence[Violation]):
     faults : faults of the executor that are worked around
     choice : for a chip, the packer's arguments and what becomes of the graph under them; of a float model after --fit,
         with placeholder scales. formed : what is done to its integer graph then
-    program : the parts in which a float model would run that is not chip-ready. on_host : its float operators then.
+    program : the parts in which a model runs that is not chip-ready, a float one before calibration. on_host : its
+        float operators then.
     share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts fewer
     time : how long a call takes on the chip
     """
@@ -61,19 +62,26 @@ class Check(Sequence[Violation]):
     time: CallTime = field(default_factory=CallTime)
 
     @property
+    def verdicts(self) -> Sequence[Verdict]:
+        """What becomes of the graph, or, of an integer graph in parts, of each of the chip's."""
+        if self.choice is not None:
+            return (self.choice.verdict,)
+        return self.program.verdicts if self.kind == "integer" else ()
+
+    @property
     def packs(self) -> bool | None:
-        """Whether the packer takes the graph; None for what is not packed."""
-        return None if self.choice is None else self.choice.verdict.packs
+        """Whether the packer takes the graph, or all of its parts; None for what is not packed."""
+        return all(verdict.packs for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def runs_right(self) -> bool | None:
         """Whether the chip then gives the simulator's integers; None for what is not packed."""
-        return None if self.choice is None else self.choice.verdict.runs_right
+        return all(verdict.runs_right for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def findings(self) -> Sequence[VerdictFinding]:
         """What speaks against packing, as warnings the writes past the plan, and that a call takes too long."""
-        return (*(() if self.choice is None else self.choice.verdict.findings), *self.time.findings)
+        return (*(finding for verdict in self.verdicts for finding in verdict.findings), *self.time.findings)
 
     @property
     def cost(self) -> GraphCost | None:
@@ -83,7 +91,7 @@ class Check(Sequence[Violation]):
     @property
     def sound(self) -> bool:
         """Whether nothing is broken, what is packed packs and is right, and a call is as fast as it shall be."""
-        ready = self.choice is None or self.choice.verdict.chip_ready
+        ready = all(verdict.chip_ready for verdict in self.verdicts)
         return ready and not self.violations and not self.time.findings
 
     def __len__(self) -> int:
@@ -139,6 +147,8 @@ class Check(Sequence[Violation]):
             mended = self.kind == "float" and not self.remaining
             broken = _count("limit", [(v.rule, v.node) for v in self.violations])
             said.append(f"{broken}{f'; {_MENDED}' if mended else ''}")
+        if self.kind == "integer" and self.program.runs:
+            said.append("it runs in parts")
         return f"{self.platform}: {'; '.join(said)}"
 
     def lines(self, full: bool = False) -> list[str]:
@@ -180,6 +190,8 @@ class Check(Sequence[Violation]):
 
     def _packed(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
+        if self.choice is None and self.verdicts:
+            return few(told_findings(self.findings, most is None), most)
         if self.choice is None:
             ahead = self.kind == "float" and by_name(self.platform).packs
             alone = ahead and not self.program.parts
@@ -195,11 +207,13 @@ class Check(Sequence[Violation]):
         return [*lines, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
 
     def _in_parts(self, most: int | None) -> list[str]:
-        """Return in which parts a float model would run, what is the host's then, and what would make them fewer."""
+        """Return in which parts a model runs, what is the host's then, and what would make them fewer."""
         program = self.program
         if not program.parts:
             return []
-        lines = [f"in parts, before calibration: {program.text(self.share)}, {program.crossings} crossings"]
+        where = f"runs on {self.platform}" if self.kind == "integer" else "in parts, before calibration"
+        lines = [f"{where}: {program.text(self.share)}, {program.crossings} crossings"]
+        lines += few([line for part in program.chip if self.kind == "integer" for line in _of_part(part)], most)
         lines += few([f"on the host: {line}" for line in told_floats(self.on_host, most is None)], most)
         return [*lines, *few([f"fewer parts: {merge}" for merge in self.merges], most)]
 
@@ -218,6 +232,13 @@ class Check(Sequence[Violation]):
 _MOST = 6  # lines of one sort in a short report
 _MENDED = "--fit, the default of quantize, mends it"
 _FEWEST = 3  # layers that a table of costs has at least
+
+
+def _of_part(part: PartReport) -> list[str]:
+    """Return what the packer and the chip make of a part."""
+    right = "it packs and is right" if part.runs else "it does not run on the chip"
+    cost = part.verdict.cost if part.verdict is not None else None
+    return [f"{part.name}: packed with {_short(part.packer_args)}: {right}", *([f"  {cost.text()}"] if cost else [])]
 
 
 def _count(what: str, broken: Sequence[tuple[str, str]]) -> str:

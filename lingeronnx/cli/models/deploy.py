@@ -45,6 +45,7 @@ __all__ = ["deploy"]
     metavar="DATA",
     help="Samples for the golden vectors; without --calib also to calibrate on.  [default: those of --calib]",
 )
+@click.option("--prefix", metavar="NAME", help="Every C name and file begins with it.  [default: the model's name]")
 @click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of samples.")
 @click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
 @click.option(
@@ -71,6 +72,7 @@ def deploy(
     output: Path,
     calib: str | None,
     data: str | None,
+    prefix: str | None,
     samples: int,
     state: Sequence[str],
     overrides: Sequence[str],
@@ -95,6 +97,7 @@ def deploy(
             output,
             source(calib),
             data=source(data),
+            stem=_prefix(prefix),
             samples=samples,
             state=pairs("--state", state, "OUT=IN") or None,
             overrides=merge_overrides(overrides),
@@ -106,3 +109,16 @@ def deploy(
     show_deployment(console_for(as_json), done)
     if as_json:
         print_json({"model": model, **done.to_dict()})
+
+
+def _prefix(name: str | None) -> str | None:
+    """Return a name that C names can begin with, None for none given; ConfigError for another one."""
+    from ...deployment.board import c_stem
+    from ...errors import ConfigError
+
+    if name is not None and not c_stem(name):
+        raise ConfigError(
+            f"--prefix {name}: C names begin with it; give small letters, digits and single underscores, a letter "
+            "first, and no name of a file of C or of the program, such as main"
+        )
+    return name

@@ -17,7 +17,6 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,10 @@ from ..dumps import gap, range_of
 from .build import HOST_FLAGS, OWN_FLAGS, compiled, containers, stand_in
 from .folder import crcs_of, described
 from .program import BoardProgram, ChipPart
+from .proof import Proof
 from .vectors import PartVector, vectors_of
 
-__all__ = ["Proof", "Running", "alike", "attempt", "blobs", "first_difference", "library", "replayed"]
+__all__ = ["Running", "alike", "attempt", "blobs", "first_difference", "library", "replayed"]
 
 _COMPUTE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_void_p)
@@ -40,48 +40,11 @@ _COMPUTE = ctypes.CFUNCTYPE(
 _WATCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 
 
+_OWN = 2  # of `sources`, before those of host parts
+
+
 class _Package(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-
-
-@dataclass
-class Proof:
-    """What was found. calls : how many. failed : what is wrong, as lines.
-
-    host : the largest difference of a host part from onnxruntime, as a fraction of its output's range. integers :
-    compared with onnxruntime as the host, which feeds back states of its own; differing : of them; largest : counts.
-    fallen : of them differ where a call begins with the program's own states. tie : of the first of these in a call,
-    the farthest that a value was from a tie, in counts. warnings : of the compiler, on the program's own C.
-    cores : what it takes on small cores, as lines. seen : what the parts of the program read and wrote, call by call.
-    """
-
-    calls: int = 0
-    failed: list[str] = field(default_factory=list)
-    host: float = 0.0
-    integers: int = 0
-    differing: int = 0
-    largest: int = 0
-    fallen: int = 0
-    tie: float = 0.0
-    warnings: int = 0
-    cores: list[str] = field(default_factory=list)
-    seen: list[list[PartVector]] = field(default_factory=list, repr=False)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values, without what was seen."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "seen"}
-
-    def lines(self) -> list[str]:
-        """Return it as lines for people."""
-        plain = f"{self.differing} of {self.integers} integers differ from a run with onnxruntime as the host"
-        states = "" if self.fallen == self.differing else f"; where a call begins with the same states, {self.fallen}"
-        more = f" (by {self.largest} at most{states}; the first of a call lies {self.tie:.1g} counts from a tie)"
-        proved = (
-            f"tried on a PC, {self.calls} calls: chip parts and borders equal to the last integer; host parts within "
-            f"{self.host:.1g} of their range of onnxruntime; the whole program equal bit for bit to a session with its "
-            "own host parts"
-        )
-        return [proved, plain + (more if self.differing else ""), *self.cores]
 
 
 class Running:
@@ -152,15 +115,17 @@ def sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, 
     """Return the program's C files with their flags, without main.c."""
     include, up = f"-I{stand_in()}", program.prefix.upper()
     own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
-    found = [(folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")]
+    found = [(folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")]  # `_OWN` of them
     return [*found, *((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS) for part in program.functions)]
 
 
 def library(program: BoardProgram, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)) -> str:
     """Compile the program in `folder` with the stand-in as a shared library; return the warnings on our own C."""
-    own = sources(program, folder)
+    all_of_it = sources(program, folder)
     stand = [(stand_in() / "standin.c", ("-std=c99", f"-I{stand_in()}"))]
-    return compiled([*own, *stand], made, (*flags, "-fPIC"))
+    said = compiled([*all_of_it, *stand], made, (*flags, "-fPIC")).splitlines()
+    own = tuple(str(path) for path, _ in all_of_it[:_OWN])
+    return "\n".join(line for line in said if "warning:" in line and line.startswith(own))
 
 
 def attempt(
@@ -178,8 +143,7 @@ def attempt(
     proof = Proof()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-try-") as name:
         place = Path(name)
-        said = library(program, folder, place / "program.so")
-        proof.warnings = said.count("warning:")
+        proof.warnings = library(program, folder, place / "program.so").count("warning:")
         host = CompiledHost(folder, described(program)["parts"])
         plain, own = PartsRunner(parts, "executor"), PartsRunner(parts, "executor", host=host)
         packages = blobs(program, folder)

@@ -84,7 +84,7 @@ def containers(
         known = {_raw(v.inputs): _raw(v.outputs) for v in (call[index] for call in calls for index in steps)}
         counts = len(part.inputs), len(part.outputs), len(known)
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.number)
-        body += struct.pack("<IIIIII", *sizes, *counts, 0)
+        body += struct.pack("<IIIIII", *sizes, *counts, part.own_shared)
         body += b"".join(
             struct.pack(
                 "<II7If", _CODES[port.dtype], len(port.shape), *_seven(port.shape),

@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from .build import HOST_FLAGS, OWN_FLAGS, called, compiler, stand_in
 from .program import BoardProgram
 
-__all__ = ["CORES", "Footprint", "Functions", "footprint", "footprint_lines", "host_warnings"]
+__all__ = ["CORES", "JUDGED", "Footprint", "Functions", "footprint", "footprint_lines", "host_warnings"]
 
 #: {core: compiler, size of its sections, flags}; each is a Debian package.
 CORES = {
@@ -32,6 +32,12 @@ CORES = {
         ("-march=rv32imafc", "-mabi=ilp32f", "--specs=picolibc.specs"),
     ),
 }  # fmt: skip
+#: What the generated C of host parts is warned of under the flags of our own, and why that may stay.
+JUDGED = {
+    "-Wpedantic": "rows that a function only reads are given as rows that may be written: the same bytes; C23 has it",
+    "-Wconversion": "an index of Gather and its like, of 64 bits, is kept in 32: no axis has as many elements",
+    "-Wsign-conversion": "sizes of Concat and Split, known and above 0, are multiplied by a sizeof",
+}
 #: Of two equal functions gcc would keep one, and tell no bytes of the other, whose callers name it all the same.
 _OPTIMIZED = ("-Os", "-fno-ipa-icf", "-fcallgraph-info=su")
 _NODE = re.compile(r'node: \{ title: "([^"]*)" label: "([^"]*)"')

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..dumps import HOST_TOLERANCE
+from ..markdown import literal
+from .call import CallText, names_of
 from .packages import EXECUTOR
 from .program import BoardProgram, ChipPart
 from .source import Memory
@@ -18,6 +20,8 @@ def guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[str]:
         "## The program",
         "",
         *_summary(program),
+        "",
+        *_ends(program),
         "",
         "| part | runs on | constants, bytes | float operations per call | file |",
         "|---|---|---:|---:|---|",
@@ -53,6 +57,17 @@ def _summary(program: BoardProgram) -> Iterator[str]:
             )
 
 
+def _ends(program: BoardProgram) -> Iterator[str]:
+    yield f"| of `{program.prefix}_run` | tensor | shape | type | elements |"
+    yield "|---|---|---|---|---|"
+    for end, arrays in (("in", program.inputs), ("out", program.outputs)):
+        names = names_of(arrays, end)
+        for array in arrays:
+            name, shape = names[array.tensor], "x".join(map(str, array.shape)) or "1"
+            size = f"`{program.prefix.upper()}_{name.upper()}_SIZE`, {array.count}"
+            yield f"| `{name}` | {literal(array.tensor)} | {shape} | {array.dtype} | {size} |"
+
+
 def _parts(program: BoardProgram) -> Iterator[str]:
     for part in program.parts:
         if part.first != part.name:
@@ -72,7 +87,10 @@ def _memory(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
     vector = sizes.get(f"{program.stem}_selftest.c", 0)
     yield "| memory | bytes | |"
     yield "|---|---:|---|"
-    yield f"| shared memory | {memory.shared} | `{up}_SHARED_BYTES`; parts take it in turn |"
+    own = "a region for each part whose constants lie there"
+    turn = f"parts take {memory.common} bytes of it in turn"
+    uses = [turn] * (memory.common > 0) + [own] * (memory.common < memory.shared)
+    yield f"| shared memory | {memory.shared} | `{up}_SHARED_BYTES`; {'; '.join(uses)} |"
     yield f"| psram | {memory.psram} | `{up}_PSRAM_BYTES`; the executor's own objects are a guess, from a PC |"
     yield f"| RAM | {program.arena} | `{up}_ARENA_BYTES`: between the parts, host parts included |"
     yield f"| RAM for states | {memory.states} | `{up}_STATE_BYTES` |"
@@ -93,12 +111,27 @@ def _build(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
         "include path, with"
     )
     yield "`-ffp-contract=off` and without `-ffast-math`. Then call"
-    yield (
-        f"`{program.prefix}_init`, `{program.prefix}_self_test`, `{program.prefix}_run`. Where something "
-        "else has called"
-    )
-    yield f"`tInitialize`, define `{program.prefix.upper()}_EXECUTOR_READY`."
-    yield "On a PC, `make THINKER=DIR check` runs the known-answer test, `main.c`, with the vendor's library for a PC."
+    yield f"`{program.prefix}_init`, `{program.prefix}_self_test`, `{program.prefix}_run`."
+    yield "`CMakeLists.txt` makes these files a library, for a board too: `cmake -B build -DTHINKER=DIR`, with the"
+    yield "toolchain file of your board."
+    yield "On a PC, `make THINKER=DIR check` runs the known-answer test, `main.c`, with the vendor's library for a PC:"
+    yield "`DIR/lib/libthinker.so`, or the one that `THINKER_LIB=FILE` names."
+    if not CallText(program).shifts:
+        yield f"There is no `{program.prefix}_run_q`, which would take integers: a host part reads the inputs."
+    yield ""
+    yield from _firmware(program)
+
+
+def _firmware(program: BoardProgram) -> Iterator[str]:
+    """Yield what there is to do where one firmware has several such programs."""
+    memory, up = Memory(program), program.prefix.upper()
+    yield "Several such programs in one firmware: call `tInitialize` once before the first `init`, and compile each"
+    yield f"program with its macro, here `-D{up}_EXECUTOR_READY`: then none calls `tInitialize` or `tUninitialize`."
+    if memory.common < memory.shared:
+        yield "Constants of this program lie in shared memory, so that no other program may use its bytes."
+    else:
+        yield f"Shared memory may be the same for programs that run in turn: `-D{up}_SHARED_MEMORY=NAME` takes your"
+        yield f"array NAME of {memory.shared} + 64 bytes or more, in the section of shared memory."
 
 
 def _changes(program: BoardProgram) -> Iterator[str]:
@@ -106,9 +139,11 @@ def _changes(program: BoardProgram) -> Iterator[str]:
     yield "|---|---|"
     yield f"| new | the packages and graphs, `{program.stem}_selftest.c`, `golden/`, `pack.sh`, `manifest.json` |"
     yield f"| new | `{program.stem}.c`: the CRC-32 of the graphs that it accepts; scales, where they moved |"
-    yield f"| as they were | `{program.stem}.h` where no scale moved, `main.c`, `Makefile`, `CMakeLists.txt` |"
     if program.host:
+        yield "| new | `main.c`: how far floats may be off, as measured |"
         yield "| new where its own weights changed | the host parts' C |"
+    main = "" if program.host else " `main.c`,"
+    yield f"| as they were | `{program.stem}.h` where no scale moved,{main} `Makefile`, `CMakeLists.txt` |"
 
 
 def _what_now(program: BoardProgram) -> Iterator[str]:

@@ -79,18 +79,54 @@ def host_source(
     """
     if (why := available()) is not None:
         raise ConfigError(why)
+    whole = fixed(model, inputs, outputs)
+    try:
+        text = _generated(whole, name)
+    except Exception as error:  # a foreign generator's, whatever it is
+        raise ConstraintError(
+            f"{GENERATOR} cannot write {name} as C: {_refused(whole, name)}; take it out of the model, or write it in "
+            "other operators"
+        ) from error
+    weights = sum(onnx.numpy_helper.to_array(c).nbytes for c in whole.graph.initializer)
+    return _rewritten(with_short_sums(text), name, weights)
+
+
+def _generated(whole: onnx.ModelProto, name: str) -> str:
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
-    whole = fixed(model, inputs, outputs)
     options = CompilerOptions(
         model_name=f"{name}_nodes", large_temp_threshold_bytes=0, large_weight_threshold=0, restrict_arrays=False
     )
-    try:
-        text = Compiler(options).compile(whole)
-    except Exception as error:  # a foreign generator's: whatever it is, the line says it
-        raise ConstraintError(f"{GENERATOR} cannot write {name} as C: {' '.join(str(error).split())}") from error
-    weights = sum(onnx.numpy_helper.to_array(c).nbytes for c in whole.graph.initializer)
-    return _rewritten(with_short_sums(text), name, weights)
+    return str(Compiler(options).compile(whole))
+
+
+def _refused(whole: onnx.ModelProto, name: str) -> str:
+    """Return which node the generator does not take by itself, the first one, and why, as far as that is known."""
+    graph = whole.graph
+    known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    held = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
+    for node in graph.node:
+        read = [tensor for tensor in node.input if tensor]
+        alone = onnx.helper.make_model(
+            onnx.helper.make_graph(
+                [*(constants[tensor] for tensor in dict.fromkeys(read) if tensor in constants), node],
+                "alone",
+                [known[tensor] for tensor in dict.fromkeys(read) if tensor in known and tensor not in held],
+                [known.get(tensor, onnx.ValueInfoProto(name=tensor)) for tensor in node.output if tensor],
+                [held[tensor] for tensor in dict.fromkeys(read) if tensor in held],
+            ),
+            opset_imports=whole.opset_import,
+            ir_version=whole.ir_version,
+        )
+        try:
+            _generated(alone, name)
+        except Exception:  # a foreign generator's, whatever it is
+            sizes = [known[tensor].type.tensor_type.shape.dim if tensor in known else None for tensor in node.output]
+            open_ = any(dims is None or not all(dim.HasField("dim_value") for dim in dims) for dims in sizes)
+            why = "the sizes of what it writes depend on values" if open_ else "not with these attributes and types"
+            return f"{node.op_type} {node.name or node.output[0]} ({why})"
+    return f"its {len(graph.node)} nodes, not one of them, together"
 
 
 def _without_empty(graph: onnx.GraphProto) -> None:

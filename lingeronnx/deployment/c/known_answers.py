@@ -16,6 +16,8 @@ from ...run.in_parts import PartRun, PartsRunner
 from ...run.parts import Part, Parts
 from ...run.runners import FloatRunner
 from ..dumps import HOST_TOLERANCE, dump_name, gap, range_of
+from ..host_dumps import host_port
+from ..ports import Port
 from .call import names_of
 from .memory import rounded
 from .program import Array, BoardProgram, ChipPart, HostPart, c_type
@@ -107,9 +109,8 @@ def main_c(program: BoardProgram) -> str:
             arrays = f'"output {name}", {name}, want_{name}, {array.count}'
             compares.append(f"    if (differs(call, {arrays}, ranges[{index}] * TOLERANCE, largest)) return 1;")
         else:
-            compares.append(f"    if (memcmp({name}, want_{name}, sizeof {name}) != 0) {{")
-            compares.append(f'        printf("FAIL: call %d, output {name} differs\\n", call);')
-            compares += ["        return 1;", "    }"]
+            arrays = f'"output {name}", {name}, want_{name}, sizeof {name}, {_width(array)}'
+            compares.append(f"    if (unequal(call, {arrays})) return 1;")
     values = substitutions(program) | {
         "tolerance": repr(program.tolerance),
         "room": max(_room(part) for part in program.parts),
@@ -132,6 +133,12 @@ def main_c(program: BoardProgram) -> str:
     return text.replace("int main(int argc", "\n".join(calls) + "\nint main(int argc")
 
 
+def _width(array: Array | Port) -> int:
+    """Return the bytes of an element, below 0 where it has no sign."""
+    dtype = np.dtype(array.dtype)
+    return dtype.itemsize if dtype.kind in "if" else -dtype.itemsize
+
+
 def _bytes(part: ChipPart | HostPart) -> tuple[list[int], list[int]]:
     """Return the bytes of a part's inputs, and of its outputs."""
     sides = (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
@@ -151,12 +158,15 @@ def _files(program: BoardProgram) -> Iterator[str]:
         limits = [program.limits[a.tensor] if isinstance(part, HostPart) and a.dtype == "float32" else 0
                   for a in part.targets]  # fmt: skip
         yield f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
+        ports = part.outputs if isinstance(part, ChipPart) else part.targets
+        yield f"static const int {part.name}_widths[] = {{{', '.join(str(_width(port)) for port in ports) or '0'}}};"
         yield f"static const double {part.name}_limits[] = {{{', '.join(map(repr, limits)) or '0'}}};"
     yield f"static const part_files files[{len(program.parts)}] = {{"
     for part in program.parts:
         ins, outs = _bytes(part)
         folder = golden_folder(program, part)
-        yield f'    {{"{folder}", "{part.name}", {len(ins)}, {len(outs)}, {part.name}_bytes, {part.name}_limits}},'
+        tables = ", ".join(f"{part.name}_{what}" for what in ("bytes", "widths", "limits"))
+        yield f'    {{"{folder}", "{part.name}", {len(ins)}, {len(outs)}, {tables}}},'
     yield "};"
 
 
@@ -179,8 +189,11 @@ def _dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
 def _sides(part: ChipPart | HostPart) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
     if isinstance(part, ChipPart):
         return ([(p.tensor, p.shape) for p in part.inputs], [(p.tensor, p.shape) for p in part.outputs])
-    # What the host has is float: its files have names that no tensor of integers has.
-    return tuple([(f"{part.name}_{a.tensor}", a.shape) for a in side] for side in (part.sources, part.targets))  # type: ignore[return-value]
+    return _of_host(part, "in", part.sources), _of_host(part, "out", part.targets)
+
+
+def _of_host(part: HostPart, end: str, arrays: Sequence[Array]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(f"{host_port(part.name, end, index)}{a.tensor}", a.shape) for index, a in enumerate(arrays)]
 
 
 def _escaped(text: str) -> str:

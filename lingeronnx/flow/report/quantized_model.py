@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from ...conversion import convert
 from ...errors import ConstraintError
-from ...files import chip_file, part_file, write_text
+from ...files import chip_file, other_parts, part_file, write_text
 from ...graph import ir
 from ...passes import Reason
 from ...plan import Plan
@@ -105,8 +105,8 @@ class QuantizedModel:
         """Write the integer graph to `path`, and where it has a host part, the part for the packer beside it.
 
         path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan : a file for
-        the scales. Each file is written as a whole or not at all, after all of them are made. A file for a chip has
-        names that its packer takes. Raises as `convert` does.
+        the scales. Each file is written as a whole or not at all, after all of them are made; parts of an earlier run
+        stay, with a note. A file for a chip has names that its packer takes. Raises as `convert` does.
         """
         forms = self._forms(to)
         graph, chip = Path(path), None
@@ -122,7 +122,9 @@ class QuantizedModel:
             Plan.from_json(text, str(plan))  # read back before it is written
             write_text(plan, text)
         line = packer_line(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
-        report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes))
+        old = other_parts(graph, several if chip is None else (chip, *several))
+        left = [f"{', '.join(old)} beside {graph.name}: of an earlier run, and no part of this graph"] * bool(old)
+        report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes, *left))
         if several and to == "thinker":
             calls = [
                 packer_line(self.platform, part.packer_args, file) if part.runs else ""

@@ -1,10 +1,16 @@
 """`check` and `structure` take files and graphs, float and integer alike, and refuse what they cannot judge."""
 
+import dataclasses
+
 import pytest
 
+import lingeronnx as lo
 from lingeronnx.analysis.check.check import check, structure
 from lingeronnx.errors import ConfigError
+from lingeronnx.flow.report.program import ProgramReport
 from lingeronnx.graph import ir
+from lingeronnx.targets import VerdictFinding
+from tests.deployment.c.programs import gap
 from tests.nets import concat, quantized, samples
 
 
@@ -45,3 +51,41 @@ def test_structure_of_a_float_model_needs_data(made):
         structure(model)
     planned, built = structure(model, calib=samples(model, 16)), structure(result)
     assert [row[0] for row in planned.weights] == [row[0] for row in built.weights] != []
+
+
+def test_a_graph_in_parts(tmp_path):
+    """Each part is judged as it is packed; what stands between them is told, and what would merge them."""
+    net = gap()
+    result = lo.quantize(net, samples(net, 16), platform="venus", effort="fast")
+    result.write(tmp_path / "net.onnx")
+    found = check(tmp_path / "net.onnx")
+    assert (found.packs, found.runs_right, found.sound) == (True, True, False)  # it is not chip-ready
+    assert [part.name for part in found.program.parts] == ["chip1", "host1", "chip2", "host2"]
+    assert found.verdict == "venus: 1 limit is broken at 1 node; it runs in parts"
+    lines = found.lines()
+    assert f"runs on venus: {result.report.program.text(result.report.integer_macs)}, 3 crossings" in lines
+    for number in (1, 2):
+        part = check(tmp_path / f"net_chip{number}.onnx")
+        assert part.sound
+        assert f"chip{number}: packed with {part.choice.line}: it packs and is right" in lines
+        assert f"  {part.cost.text()}" in lines
+    assert any(line.startswith("fewer parts: Softmax") and "arcs" in line for line in lines)
+    assert not any("the packer refuses" in line for line in lines)
+    assert found.to_dict()["runs"] in lines[2]
+    # Packed under arguments of the user's it is one graph, which the packer does not take.
+    assert not check(tmp_path / "net.onnx", packer_args="-d False").packs
+
+
+def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
+    net = gap()
+    lo.quantize(net, samples(net, 16), platform="venus", effort="fast").write(tmp_path / "net.onnx")
+    found = check(tmp_path / "net.onnx")
+    first, *others = found.program.parts
+    finding = VerdictFinding("packs", "conv", "a rule", "a value", "a remedy")
+    verdict = dataclasses.replace(first.verdict, packs=False, findings=(finding,))
+    parts = (dataclasses.replace(first, runs=False, verdict=verdict), *others)
+    found = dataclasses.replace(found, program=ProgramReport(parts))
+    assert (found.packs, found.sound) == (False, False)
+    assert found.verdict == "venus: the packer refuses it, 1 rule is broken at 1 node; 1 limit is broken at 1 node"
+    assert f"chip1: packed with {first.packer_args}: it does not run on the chip" in found.lines()
+    assert any("a rule; here a value; a remedy" in line for line in found.lines())

@@ -11,11 +11,12 @@ import pytest
 
 from lingeronnx.deployment.c import attempt as module
 from lingeronnx.deployment.c import build, host
-from lingeronnx.deployment.c.attempt import Proof, attempt, library, replayed
 from lingeronnx.deployment.c.attempt import _hosts as hosts
+from lingeronnx.deployment.c.attempt import attempt, library, replayed
 from lingeronnx.deployment.c.attempt import sources as c_files
 from lingeronnx.deployment.c.folder import crcs_of
 from lingeronnx.deployment.c.program import ChipPart
+from lingeronnx.deployment.c.proof import Proof
 from lingeronnx.deployment.c.vectors import vectors_of
 from lingeronnx.errors import ConfigError
 from lingeronnx.run.in_parts import PartRun

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import lingeronnx
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.c import host
@@ -43,6 +44,48 @@ def test_try(tmp_path, packages):
         for part in ("chip1", "chip2"):
             place = tmp_path / "board/golden" / str(number) / part
             assert verify(tmp_path / f"board/net_quant_{part}.onnx", place / "input.npz", dump=place).agrees
+
+
+@needs_generator
+def test_prefix(tmp_path):
+    """Files and C names begin with it."""
+    found = deployed(tmp_path, programs.gap(), "--prefix", "kws2_b")
+    assert found.exit_code == 0, found.output
+    own = [path.name for path in (tmp_path / "board").glob("*.[ch]")]
+    assert {name for name in own if not name.startswith("kws2_b")} == {"main.c"}
+    assert "int kws2_b_run(" in (tmp_path / "board/kws2_b.h").read_text()
+
+
+@pytest.mark.parametrize("prefix", ("main", "math", "Kws", "9x", "a__b", "a.b", "", "a_", "naïve"))
+def test_prefix_that_c_does_not_take(tmp_path, prefix):
+    found = deployed(tmp_path, programs.plain(), "--prefix", prefix)
+    assert found.exit_code == 1
+    assert found.output.startswith(f"error: --prefix {prefix}: C names begin with it; give")
+    assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.parametrize("name, stem", (("main", "main_model"), ("Math", "Math_model"), ("mains", "mains")))
+def test_names_that_c_has_files_for(tmp_path, name, stem):
+    """The program builds and is proved; a line tells of the other name."""
+    data = nets.samples(programs.plain(), 16)
+    lingeronnx.quantize(programs.plain(), data, effort="fast", platform="venus").save(tmp_path / f"{name}.onnx")
+    np.savez(tmp_path / "in.npz", **data)
+    words = ["deploy", tmp_path / f"{name}.onnx", "--input", tmp_path / "in.npz", "-o", tmp_path / "board", "--try"]
+    found = CliRunner().invoke(main, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "board" / f"{stem}.c").is_file()
+    assert (f"files and C names begin with {stem}: {name} is" in found.output.replace("\n", " ")) == (name != stem)
+
+
+def test_parts_1_has_no_program(tmp_path):
+    """Nothing is cut, so that a model which is not one part is not deployed; the others are as they were."""
+    found = deployed(tmp_path, programs.gap(), "--parts", "1")
+    assert found.exit_code == 1
+    assert found.output.startswith("error: parts 1 cuts nothing, and the model is not chip-ready")
+    assert not (tmp_path / "board").exists()
+    assert deployed(tmp_path, programs.plain(), "--parts", "1").exit_code == 0
+    found = deployed(tmp_path, programs.gap(), "--parts", "1", "--max-parts", "4")
+    assert found.output == "error: the options: max_parts = 4: parts 1 cuts nothing; give one of the two\n"
 
 
 def test_without_the_generator(tmp_path, monkeypatch):

@@ -79,6 +79,22 @@ def test_what_is_not_taken():
 
 
 @needs_generator
+@pytest.mark.parametrize("body, shape, why", (
+    ("a = Relu(x) [last] y = Slice(a, s, e, w, m)", (1, 4), "Slice last (not with these attributes and types)"),
+    ("a = Relu(x) [last] b = NonZero(a) c = Cast <to = 1> (b) y = ReduceSum <keepdims = 1> (c)", (1, 1),
+     "NonZero last (the sizes of what it writes depend on values)"),
+))  # fmt: skip
+def test_the_node_that_is_not_taken(body, shape, why):
+    """By its name, in words of our own."""
+    constants = "int64[1] s = {3}, int64[1] e = {-9}, int64[1] w = {1}, int64[1] m = {-1}"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) <{constants}> {{ {body} }}'
+    x = np.ones((1, 4), np.float32)
+    with pytest.raises(ConstraintError) as told:
+        host.host_source(onnx.parser.parse_model(text), "m_host1", [x], [np.ones(shape, np.float32)])
+    assert f"cannot write m_host1 as C: {why}; take it out of the model" in str(told.value)
+
+
+@needs_generator
 def test_unknown_lines_are_refused():
     """What the generator's function holds beside arrays and calls is not passed on."""
     text = "_Bool m_nodes_load(const char *path) {\n    (void)path;\n}\n\n"

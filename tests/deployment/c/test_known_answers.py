@@ -55,8 +55,7 @@ def run(folder, *words):
     subprocess.run(["make", "-s", f"THINKER={library}"], cwd=folder, check=True, capture_output=True)
     stem = next(folder.glob("*.pkg")).stem
     words = [f"./{stem}_test", *map(str, words), f"{stem}.pkg"]
-    env = {"LD_LIBRARY_PATH": str(library / "lib")}
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     return (done.stdout.splitlines() or [""])[-1]
 
 
@@ -92,6 +91,52 @@ def test_dumps_are_what_verify_takes(made, tmp_path):
     found = verify(model, made.folder / "golden/0/model_input.npz", dump=half)
     assert found.agrees
     assert 0 < len(found.compared) < len(ports)
+
+
+def test_dumps_beside_one_part(made, tmp_path):
+    """A chip part's graph is compared with its own tensors; those of host parts are not in it."""
+    assert run(made.folder, "--dump", tmp_path).startswith("PASS")
+    for part in made.program.packages:
+        given = made.folder / f"golden/2/{part.name}/input.npz"
+        found = verify(made.folder / part.file, given, dump=tmp_path)
+        assert found.agrees
+        assert {port.tensor for port in part.outputs} <= {*found.compared}
+        assert [name for name in found.unknown if name.startswith("host1_")]
+
+
+def test_dumps_are_measured_by_the_range_of_all_calls(faint, tmp_path):
+    """Where all is nearly 0 in the call that was dumped, as in the known-answer test."""
+    shutil.copytree(faint.folder / "golden/0", tmp_path / "first/0")
+    assert run(faint.folder, "--golden", tmp_path / "first", "--dump", tmp_path).startswith("PASS: 1 calls")
+    (path,) = tmp_path.glob("host1_out0_*")
+    most = np.fromfile(faint.folder / "golden/1/host1/output0.bin", np.float32).max()
+    right = np.fromfile(path, np.float32)
+    for off, agrees in ((0.5e-5, True), (2e-5, False)):
+        wrong = right.copy()
+        wrong[0] += off * most
+        wrong.tofile(path)
+        found = verify(faint.folder / "faint.onnx", faint.folder / "golden/0/model_input.npz", dump=tmp_path)
+        assert found.agrees is agrees
+
+
+def test_a_wrong_integer_is_shown(made, tmp_path):
+    """Where it is, what it is and what it should be."""
+    folder = changed(made, tmp_path, "main.c", lambda text: text + "\n")
+    path = next((folder / "golden/1").glob("chip1/output0.bin"))
+    right = np.fromfile(path, np.int8)
+    wrong = right.copy()
+    wrong[3] ^= 1
+    wrong.tofile(path)
+    end = f"output 0, element 3 is {right[3]}, expected {wrong[3]}"
+    assert run(folder) == f"FAIL: call 1, chip1 by itself, {end}"
+
+
+@pytest.mark.parametrize("words, said", (
+    (("--dumb", "x"), "usage: ./gap_test"), (("gap.pkg",), "usage: ./gap_test"),
+    (("--dump", "nowhere"), "FAIL: call 0: gap_run returns -10"),
+))  # fmt: skip
+def test_words_that_mean_nothing(made, words, said):
+    assert run(made.folder, *words).startswith(said)
 
 
 def test_a_wrong_host_part_is_named(made, tmp_path):

@@ -80,6 +80,15 @@ def test_a_program_that_fails_is_told():
     assert "no: not" in text
 
 
+def test_a_kind_of_warning_that_nobody_judged():
+    """Each kind says why it may stay, or that nobody has looked."""
+    rows = [{"model": "m", "chip": "arcs", "cells": ["m", "arcs", "1"] + ["0"] * 12, "large": [],
+             "host_warnings": {"-Wpedantic": 1200, "-Wnew": 1}}]  # fmt: skip
+    text = benchmark.table(rows)
+    assert f"- -Wpedantic, 1,200: {benchmark.JUDGED['-Wpedantic']}\n" in text
+    assert "- -Wnew, 1: not judged\n" in text
+
+
 def test_rows_of_the_page_stay(tmp_path, capsys):
     """A log has the rows made last: the others stay where they stand, with what is told of them below."""
     cells = ["1"] * 9 + ["3 calls"] + ["0"] * 5

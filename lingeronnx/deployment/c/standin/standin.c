@@ -5,8 +5,11 @@
  * outputs; where none is, it prints the first byte that differs from the call in turn, and fails.
  *
  * A package, little-endian words of 32 bits:
- *   "LNGRPLAY", chip (12 bytes), number of the part, bytes of shared memory, bytes of psram, inputs, outputs, calls;
+ *   "LNGRPLAY", chip (12 bytes), number of the part, bytes of shared memory, bytes of psram, inputs, outputs, calls,
+ *   whether shared memory holds constants;
  *   per port: type, rank, 7 sizes, scale (float); then call by call all inputs, all outputs, each padded to 8 bytes.
+ * Memory is used as a chip would: a call destroys what lies in shared memory, but for constants, which must be there
+ * still at the next one.
  * Faults for tests: STANDIN_FAIL="tForward" in the environment makes that call fail.
  */
 #include "thinker/thinker.h"
@@ -30,7 +33,7 @@ typedef struct {
 typedef struct {
     const unsigned char *package;
     uint64_t size;
-    uint32_t part, inputs, outputs, calls, next;
+    uint32_t part, inputs, outputs, calls, next, constants;
     port ports[PORTS];
     const void *given[PORTS];
     unsigned char *made[PORTS];
@@ -40,8 +43,9 @@ typedef struct {
 
 typedef int (*compute)(uint32_t part, const void *const *inputs, void *const *outputs);
 
-static model models[PARTS];
+static model models[PARTS]; /* of one program or of several */
 static compute answer;
+static int begun;
 
 void standin_compute(compute with);
 void standin_compute(compute with) { answer = with; }
@@ -72,6 +76,7 @@ static tStatus opened(const int8_t *package, uint64_t size, model *into)
     into->inputs = word(at + 32);
     into->outputs = word(at + 36);
     into->calls = word(at + 40);
+    into->constants = word(at + 44);
     if (into->inputs + into->outputs > PORTS || into->part >= PARTS) return T_ERR_INVALID_DATA;
     if (size < HEADER + (uint64_t)PORT_BYTES * (into->inputs + into->outputs)) return T_ERR_RES_INCOMPLETE;
     for (i = 0; i < into->inputs + into->outputs; i++) {
@@ -87,8 +92,17 @@ static tStatus opened(const int8_t *package, uint64_t size, model *into)
     return T_SUCCESS;
 }
 
-tStatus tInitialize(void) { return fails("tInitialize") ? T_ERR_FAIL : T_SUCCESS; }
-tStatus tUninitialize(void) { return T_SUCCESS; }
+tStatus tInitialize(void)
+{
+    if (fails("tInitialize") || begun) return T_ERR_FAIL; /* once per process */
+    begun = 1;
+    return T_SUCCESS;
+}
+tStatus tUninitialize(void)
+{
+    begun = 0;
+    return T_SUCCESS;
+}
 const char *tGetVersion(int8_t which)
 {
     (void)which;
@@ -115,20 +129,22 @@ tStatus tModelInit(tModelHandle *handle, const int8_t *package, uint64_t size, c
 {
     model m;
     int32_t i;
+    uint32_t slot = 0;
     tStatus status;
     memset(&m, 0, sizeof m);
     status = opened(package, size, &m);
     if (status != T_SUCCESS) return status;
-    if (fails("tModelInit")) return T_ERR_FAIL;
+    if (fails("tModelInit") || !begun) return T_ERR_FAIL;
+    while (slot < PARTS && models[slot].open) slot++;
+    if (slot == PARTS) return T_ERR_NO_WORKSPACE;
     for (i = 0; i < count; i++) {
         if (list[i].size_ != 0 && (list[i].dptr_ == 0 || list[i].dptr_ % 64)) return T_ERR_NO_WORKSPACE;
-        /* What lies in this memory is lost, as on a chip. */
-        if (list[i].size_ != 0) memset((void *)(uintptr_t)list[i].dptr_, 0x5a, list[i].size_);
+        if (list[i].size_ != 0) memset((void *)(uintptr_t)list[i].dptr_, (int)(m.part % 200), list[i].size_);
         if (list[i].dev_type_ == 2) m.shared = (unsigned char *)(uintptr_t)list[i].dptr_;
     }
     m.open = 1;
-    models[m.part] = m;
-    *handle = (uint64_t)m.part + 1;
+    models[slot] = m;
+    *handle = (uint64_t)slot + 1;
     return T_SUCCESS;
 }
 
@@ -255,11 +271,17 @@ tStatus tForward(tExecHandle executor)
 {
     model *m = &models[executor - 1];
     uint32_t i;
-    if (fails("tForward") || !m->open) return T_ERR_FAIL;
+    if (fails("tForward") || !m->open || !begun) return T_ERR_FAIL;
     for (i = 0; i < m->inputs; i++) {
         if (m->given[i] == NULL) return T_ERR_INVALID_PARA;
     }
-    if (m->shared != NULL) memset(m->shared, 0x5a, word(m->package + 24));
+    for (i = 0; m->shared != NULL && m->constants && i < word(m->package + 24); i++) {
+        if (m->shared[i] != m->part % 200) {
+            fprintf(stderr, "stand-in: part %u: its constants in shared memory were overwritten\n", (unsigned)m->part);
+            return T_ERR_INVALID_DATA;
+        }
+    }
+    if (m->shared != NULL && !m->constants) memset(m->shared, 0xff, word(m->package + 24));
     if (answer != NULL) {
         if (answer(m->part, m->given, (void *const *)m->made) != 0) return T_ERR_FAIL;
     } else {

@@ -20,12 +20,14 @@ $buffers
 static const char *dump_folder;
 static int stop = ${UP}_PARTS;
 
-/* The golden files of a part: their folder below a call's, the bytes of inputs and outputs, how far the floats of each
- * output may be off, as a fraction of their range; 0: equal to the last bit. */
+/* The golden files of a part: their folder below a call's, the bytes of inputs and outputs, the bytes of an element of
+ * each output (below 0: it has no sign), how far its floats may be off, as a fraction of their range; 0: equal to the
+ * last bit. */
 typedef struct {
     const char *folder, *name;
     int inputs, outputs;
     const uint32_t *bytes;
+    const int *widths;
     const double *limits;
 } part_files;
 
@@ -105,6 +107,30 @@ static int differs(int call, const char *name, const float *have, const float *w
     return 0;
 }
 
+/* The integer of |width| bytes at `at`, least byte first; of a negative width it has no sign. */
+static long long integer_at(const unsigned char *at, int width)
+{
+    int size = width < 0 ? -width : width, i;
+    unsigned long long value = width > 0 && at[size - 1] > 127 ? ~0ull : 0;
+    for (i = size - 1; i >= 0; i--) value = value << 8 | at[i];
+    return (long long)value;
+}
+
+/* Compare integers with what they must be; returns 1 and says where, when they are not. */
+static int unequal(int call, const char *name, const void *have, const void *want, size_t bytes, int width)
+{
+    const unsigned char *a = have, *b = want;
+    size_t size = (size_t)(width < 0 ? -width : width), i;
+    for (i = 0; i < bytes; i += size) {
+        if (memcmp(a + i, b + i, size) != 0) {
+            printf("FAIL: call %d, %s, element %lu is %lld, expected %lld\n", call, name, (unsigned long)(i / size),
+                   integer_at(a + i, width), integer_at(b + i, width));
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Run part `k` on its golden inputs of each call; returns 1 and says where it is wrong, when it is. */
 static int part_differs(const char *golden, int k, int calls)
 {
@@ -156,8 +182,7 @@ static int part_differs(const char *golden, int k, int calls)
                             bytes / sizeof(float), spans[i] * part->limits[i], &largest)) {
                     return 1;
                 }
-            } else if (memcmp(outputs[i], at, bytes) != 0) {
-                printf("FAIL: call %d, %s: it differs\n", call, what);
+            } else if (unequal(call, what, outputs[i], at, bytes, part->widths[i])) {
                 return 1;
             }
         }
@@ -177,9 +202,10 @@ $names    };
     if (dump_folder == NULL) return 0;
     snprintf(path, sizeof path, "%s/%s", dump_folder, names[first[2 * part + output] + port]);
     file = fopen(path, "wb");
-    if (file == NULL) return 1;
-    part = fwrite(data, 1, bytes, file) != bytes;
-    return fclose(file) != 0 || part;
+    part = file == NULL || fwrite(data, 1, bytes, file) != bytes;
+    if (file != NULL && fclose(file) != 0) part = 1;
+    if (part) printf("FAIL: cannot write %s\n", path);
+    return part;
 }
 #endif
 
@@ -196,7 +222,10 @@ int main(int argc, char **argv)
             dump_folder = argv[++i];
         } else if (strcmp(argv[i], "--stop") == 0 && i + 1 < argc) {
             stop = atoi(argv[++i]);
-        } else if (given < ${UP}_PACKAGES) {
+        } else if (argv[i][0] == '-' || given == ${UP}_PACKAGES) {
+            given = -1; /* neither an option nor a package */
+            break;
+        } else {
             packages[given].data = read_file(argv[i], &packages[given].size);
             if (packages[given].data == NULL) {
                 printf("FAIL: cannot read %s\n", argv[i]);

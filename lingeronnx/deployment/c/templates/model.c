@@ -19,7 +19,17 @@
 
 /* Shared memory holds nothing between two calls of the executor, so the parts use the same bytes at its beginning.
  * Behind them is a region of its own for each part whose constants lie in shared memory. */
+#if ${UP}_COMMON_BYTES > ${UP}_SHARED_BYTES
+#error "${UP}_COMMON_BYTES is a part of ${UP}_SHARED_BYTES, and cannot be more"
+#endif
+#ifndef ${UP}_SHARED_MEMORY
 static unsigned char shared_memory[${UP}_SHARED_BYTES + ALIGN] ${UP}_SHARED_SECTION;
+#elif ${UP}_COMMON_BYTES < ${UP}_SHARED_BYTES
+#error "constants of this program lie in shared memory: another program cannot use it in turn"
+#else /* the name of an array that several programs use in turn, of ${UP}_SHARED_BYTES + 64 at least */
+extern unsigned char ${UP}_SHARED_MEMORY[];
+#define shared_memory ${UP}_SHARED_MEMORY
+#endif
 static unsigned char psram_memory[${UP}_PSRAM_BYTES + ALIGN] ${UP}_PSRAM_SECTION;
 
 /* What lies between the parts, planned by lifetimes. */
@@ -112,19 +122,15 @@ static int open_part(int k, const unsigned char *package, size_t size, uint32_t 
     if (failed(tGetMemoryPlan(list, &count, (const int8_t *)package, size))) return ${UP}_EXECUTOR;
     if (count < 0 || count > 7) return ${UP}_EXECUTOR;
     for (i = 0; i < count; i++) {
-        uint32_t room = (list[i].size_ + ALIGN - 1u) / ALIGN * ALIGN;
+        int on_chip = list[i].dev_type_ == 2, own = chip_parts[k].own_shared;
+        uint32_t place = !on_chip ? *psram : own ? *shared : 0;
+        uint32_t end = !on_chip ? ${UP}_PSRAM_BYTES : own ? ${UP}_SHARED_BYTES : ${UP}_COMMON_BYTES;
         if (list[i].dptr_ != 0 || list[i].dev_type_ == 0) continue;
-        if (list[i].dev_type_ == 2) {
-            uint32_t place = chip_parts[k].own_shared ? ${UP}_COMMON_BYTES + *shared : 0;
-            uint32_t end = chip_parts[k].own_shared ? ${UP}_SHARED_BYTES : ${UP}_COMMON_BYTES;
-            if (place > end || room > end - place) return ${UP}_NO_MEMORY;
-            list[i].dptr_ = (addr_type)(uintptr_t)(aligned(shared_memory) + place);
-            if (chip_parts[k].own_shared) *shared += room;
-        } else {
-            if (room > ${UP}_PSRAM_BYTES - *psram) return ${UP}_NO_MEMORY;
-            list[i].dptr_ = (addr_type)(uintptr_t)(aligned(psram_memory) + *psram);
-            *psram += room;
-        }
+        if (place > end || list[i].size_ > end - place) return ${UP}_NO_MEMORY;
+        list[i].dptr_ = (addr_type)(uintptr_t)(aligned(on_chip ? shared_memory : psram_memory) + place);
+        place += (uint32_t)((list[i].size_ + (uint64_t)ALIGN - 1u) / ALIGN * ALIGN);
+        if (!on_chip) *psram = place;
+        else if (own) *shared = place;
     }
     if (failed(tModelInit(&models[k], (const int8_t *)package, size, list, count))) return ${UP}_EXECUTOR;
     opened[k] = 1;
@@ -162,7 +168,7 @@ static int open_package(const unsigned char *at, size_t size, size_t *used, uint
 
 static int open_all(const ${p}_package *packages)
 {
-    uint32_t psram = 0, shared = 0;
+    uint32_t psram = 0, shared = ${UP}_COMMON_BYTES; /* where the next region begins */
     int blob, k, rc;
     for (blob = 0; blob < ${UP}_PACKAGES; blob++) {
         const unsigned char *at = packages[blob].data;

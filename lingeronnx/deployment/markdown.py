@@ -1,0 +1,15 @@
+"""Text of a user's in Markdown: shown as it is."""
+
+import re
+
+__all__ = ["literal"]
+
+# What Markdown, or HTML in it, would not show as it is. Underscores, dots and slashes within names mean nothing to it.
+_ENTITIES = {char: f"&#{ord(char)};" for char in "\\`*[]<&|"}
+_MARKS = re.compile("[" + re.escape("".join(_ENTITIES)) + "]")
+
+
+def literal(text: str) -> str:
+    """Return `text` so that Markdown shows it as it is, within a line or in one cell of a table."""
+    shown = _MARKS.sub(lambda mark: _ENTITIES[mark[0]], text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
