@@ -150,10 +150,10 @@ def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
 
 def test_names_in_a_readme_are_shown_as_they_are() -> None:
     """Bars, tags and line breaks make no cell, no element and no line."""
-    from lingeronnx.deployment.readme import _literal
+    from lingeronnx.deployment.markdown import literal
 
-    assert _literal("a_b/c.1:0") == "a_b/c.1:0"
-    assert _literal("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x&#62;\\n# c&#96;d&#96;"
+    assert literal("a_b/c.1:0") == "a_b/c.1:0"
+    assert literal("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x>\\n# c&#96;d&#96;"
 
 
 @pytest.mark.parametrize("name", ["labels", "label", "x.npy", "a|b<i>", "file", "日本"])
