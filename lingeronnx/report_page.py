@@ -127,6 +127,7 @@ def _advice(check: Check, comparison: Comparison, report: Report | None, advised
         {"from": "quantize", "why": warning, "paste": ""} for warning in (() if report is None else report.warnings)
     ]
     found += [{"from": "check", "why": line, "paste": ""} for line in _against(check)]
+    found += [{"from": "check", "why": f"fewer parts: {merge}", "paste": ""} for merge in check.merges]
     found += _compared(comparison)
     if advised:
         found.append(
@@ -177,6 +178,7 @@ def _quantized_part(report: Report) -> PagePart:
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(report.layers.items(), key=lambda item: -item[1]))
     facts: list[tuple[str, object]] = [
         ("platform", f"{report.platform}, {report.mode}"),
+        *([(f"runs on {report.platform}", report.runs_text)] if report.program.runs else []),
         ("chip-ready", ready),
         ("integer layers", f"{sum(report.layers.values())}: {counts}"),
         ("integer MACs", report.macs_text),
@@ -191,6 +193,7 @@ def _quantized_part(report: Report) -> PagePart:
     html += [parts.command(part.packer) for part in report.program.chip if part.packer]
     for head, lines in (
         ("Why it is not chip-ready", report.why_not),
+        ("Fewer parts", list(map(str, report.merges))),
         ("Left in float", told_floats([*report.float_nodes, *report.host_part], True)),
         ("Written otherwise", rewritten(report.fitted, True)),
         ("Warnings", report.warnings),

@@ -11,7 +11,8 @@ import lingeronnx as lo
 from lingeronnx.cli import main
 from lingeronnx.graph import onnxfile
 from lingeronnx.pages.document import plain
-from tests.nets import concat, quantized, samples
+from lingeronnx.pages.parts import text as shown
+from tests.nets import Net, concat, quantized, samples
 from tests.pages.test_document import data, self_contained
 
 
@@ -124,3 +125,32 @@ def test_names_stay_names(tmp_path):
     assert "</script><b>" not in text
     assert "\u202e" not in text
     assert len(re.findall("</script>", text)) == len(re.findall("<script", text))
+
+
+def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch):
+    """The line, the host's operators and the advice; the headline does not speak against the packer's lines."""
+    monkeypatch.chdir(tmp_path)
+    net = Net(4, 8, 8, seed=3)
+    soft = net.node("Softmax", net.conv("x", (8, 4, 3, 3), pads=[1] * 4), axis=3)
+    model = net.graph(net.conv(soft, (4, 8, 3, 3), pads=[1] * 4, out="y"))
+    lo.graph.ir.save(model, "m.onnx")
+    np.savez("d.npz", **samples(model, 8))
+    words = ["quantize", "m.onnx", "--calib", "d.npz", "-o", "q.onnx", "--platform", "venus", "--effort", "fast"]
+    made = json.loads(run(*words, "--report", "r", "--json").stdout)
+    assert len(made["chip_parts"]) == 2
+    assert made["merges"]
+    run("report", "m.onnx", "q.onnx", "--data", "d.npz", "-o", "alone")
+    for folder in ("r", "alone"):
+        text = (tmp_path / folder / "report.html").read_text()
+        body = json.loads((tmp_path / folder / "report.json").read_text())
+        assert body["check"]["runs"] == made["runs"]
+        assert body["check"]["merges"] == made["merges"]
+        assert {entry["node"] for entry in body["check"]["on_host"]} == {n["node"] for n in made["float_nodes"]}
+        fewer = [step["why"] for step in body["advice"] if step["why"].startswith("fewer parts: ")]
+        assert len(fewer) == len(made["merges"])
+        assert all(f"<b>check</b>: {shown(line)}" in text for line in fewer)
+        assert "each of its 2 chip parts packs and is right" in text
+        assert "the packer refuses" not in text
+    by_quantize = (tmp_path / "r/report.html").read_text()
+    assert f"<dt>runs on venus</dt><dd>{shown(made['runs'])}</dd>" in by_quantize
+    assert by_quantize.index("Pack each part with") < by_quantize.index(shown(made["program"][-1]["packer"]))

@@ -148,7 +148,7 @@ class Check(Sequence[Violation]):
             broken = _count("limit", [(v.rule, v.node) for v in self.violations])
             said.append(f"{broken}{f'; {_MENDED}' if mended else ''}")
         if self.kind == "integer" and self.program.runs:
-            said.append("it runs in parts")
+            said.append(f"each of its {len(self.program.chip)} chip parts packs and is right")
         return f"{self.platform}: {'; '.join(said)}"
 
     def lines(self, full: bool = False) -> list[str]:

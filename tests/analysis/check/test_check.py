@@ -61,7 +61,7 @@ def test_a_graph_in_parts(tmp_path):
     found = check(tmp_path / "net.onnx")
     assert (found.packs, found.runs_right, found.sound) == (True, True, False)  # it is not chip-ready
     assert [part.name for part in found.program.parts] == ["chip1", "host1", "chip2", "host2"]
-    assert found.verdict == "venus: 1 limit is broken at 1 node; it runs in parts"
+    assert found.verdict == "venus: 1 limit is broken at 1 node; each of its 2 chip parts packs and is right"
     lines = found.lines()
     assert f"runs on venus: {result.report.program.text(result.report.integer_macs)}, 3 crossings" in lines
     for number in (1, 2):
