@@ -228,14 +228,12 @@ def deploy(
         need_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
         need_scales(what, loaded, model.plan)
-    return deploy_graph(
-        _uncut(model, settings.get("parts")), folder, data, stem=stem or "model_quant", notes=notes, **how
-    )
+    return deploy_graph(_uncut(model, settings), folder, data, stem=stem or "model_quant", notes=notes, **how)
 
 
-def _uncut(model: QuantizedModel, parts: int | None) -> ir.Graph:
+def _uncut(model: QuantizedModel, settings: Mapping[str, Any]) -> ir.Graph:
     """Return the integer graph; ConstraintError for what must not be cut and is not one part."""
-    if parts == 1 and not model.report.chip_ready:
+    if settings.get("parts") == 1 and not model.report.chip_ready:
         raise ConstraintError(
             "parts 1 cuts nothing, and the model is not chip-ready as one part: there is nothing to deploy; leave "
             "--parts out, or see what quantize says of it"
