@@ -227,18 +227,18 @@ def deploy(
         what = "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA"
         need_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
-        _check_deployed(what, loaded, model, settings.get("parts"))
-    return deploy_graph(model.graph, folder, data, stem=stem or "model_quant", notes=notes, **how)
+        need_scales(what, loaded, model.plan)
+    return deploy_graph(_uncut(model, settings), folder, data, stem=stem or "model_quant", notes=notes, **how)
 
 
-def _check_deployed(what: str, loaded: ir.Graph, model: QuantizedModel, parts: int | None) -> None:
-    """Raise as `need_scales` does, and ConstraintError for what must not be cut and is not one part."""
-    need_scales(what, loaded, model.plan)
-    if parts == 1 and not model.report.chip_ready:
+def _uncut(model: QuantizedModel, settings: Mapping[str, Any]) -> ir.Graph:
+    """Return the integer graph; ConstraintError for what must not be cut and is not one part."""
+    if settings.get("parts") == 1 and not model.report.chip_ready:
         raise ConstraintError(
             "parts 1 cuts nothing, and the model is not chip-ready as one part: there is nothing to deploy; leave "
             "--parts out, or see what quantize says of it"
         )
+    return model.graph
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

@@ -34,11 +34,13 @@ from .simulated import read_graph, runs
 __all__ = ["MANIFEST", "Deployment", "c_stem", "check_folder", "deploy"]
 
 MANIFEST = "manifest.json"
-#: Stems of files that a program has, or whose headers C has: `-I.` would find the model's in their place.
+#: Stems of a program's own files, of C's headers, which `-I.` would find the model's in place of, of names that are
+#: other things in model.c with what follows a prefix there, and of targets of make and CMake.
 _TAKEN = frozenset({
-    "main", "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits", "locale", "math",
-    "setjmp", "signal", "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib", "string", "tgmath", "time", "wchar",
-    "wctype",
+    "main", "chip", "open", "all", "check", "clean", "help", "install", "m", "package", "test", "thinker",
+    "assert", "complex", "ctype", "endian", "errno", "features", "fenv", "float", "inttypes", "iso646", "limits",
+    "locale", "math", "setjmp", "signal", "stdalign", "stdarg", "stdatomic", "stdbool", "stddef", "stdint", "stdio",
+    "stdlib", "stdnoreturn", "string", "tgmath", "threads", "time", "uchar", "wchar", "wctype",
 })  # fmt: skip
 _PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
 
@@ -144,7 +146,7 @@ def _manifest(made: Path, body: Mapping[str, object]) -> None:
 
 def _stem(text: str) -> str:
     """Return a file name's stem that the packer takes with dumping on, no dot in it, and that C has no file for."""
-    stem = re.sub(r"[^\w-]", "_", text) or "model"
+    stem = re.sub(r"[^\w-]", "_", text).lstrip("-") or "model"
     return f"{stem}_model" if stem.lower() in _TAKEN else stem
 
 
@@ -157,7 +159,7 @@ def _named(wished: str) -> tuple[str, list[str]]:
     """Return what files and C names begin with, and a note where that is another name."""
     name = _stem(wished)
     taken = name == f"{wished}_model"
-    return name, [f"files and C names begin with {name}: {wished} is a file's of C or of the program"] * taken
+    return name, [f"files and C names begin with {name}: {wished} means something else in C or in its tools"] * taken
 
 
 def c_stem(text: str) -> bool:

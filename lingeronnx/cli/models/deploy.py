@@ -119,6 +119,6 @@ def _prefix(name: str | None) -> str | None:
     if name is not None and not c_stem(name):
         raise ConfigError(
             f"--prefix {name}: C names begin with it; give small letters, digits and single underscores, a letter "
-            "first, and no name of a file of C or of the program, such as main"
+            "first, and no name that means something else in C or in its tools, such as main"
         )
     return name

@@ -183,7 +183,8 @@ def quantize(
             **options,
         )
         result = _with_doubts(result) if verbose else result
-        deployed = _deployed(deploy_to, model, result, calib, state=fed_back, stem=output.stem, **_times(options))
+        board = {"state": fed_back, "stem": output.stem, "parts": options["parts"], **_times(options)}
+        deployed = _deployed(deploy_to, model, result, calib, **board)
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
         compared, told = source(eval_data) if eval_data else calib, replace(result, report=done.report)

@@ -56,7 +56,7 @@ def test_prefix(tmp_path):
     assert "int kws2_b_run(" in (tmp_path / "board/kws2_b.h").read_text()
 
 
-@pytest.mark.parametrize("prefix", ("main", "math", "Kws", "9x", "a__b", "a.b", "", "a_", "naïve"))
+@pytest.mark.parametrize("prefix", ("main", "math", "chip", "all", "Kws", "9x", "a__b", "a.b", "", "a_", "naïve"))
 def test_prefix_that_c_does_not_take(tmp_path, prefix):
     found = deployed(tmp_path, programs.plain(), "--prefix", prefix)
     assert found.exit_code == 1
@@ -64,7 +64,10 @@ def test_prefix_that_c_does_not_take(tmp_path, prefix):
     assert not (tmp_path / "board").exists()
 
 
-@pytest.mark.parametrize("name, stem", (("main", "main_model"), ("Math", "Math_model"), ("mains", "mains")))
+@pytest.mark.parametrize("name, stem", (
+    ("main", "main_model"), ("Math", "Math_model"), ("chip", "chip_model"), ("open", "open_model"), ("m", "m_model"),
+    ("mains", "mains"), ("int", "int"),
+))  # fmt: skip
 def test_names_that_c_has_files_for(tmp_path, name, stem):
     """The program builds and is proved; a line tells of the other name."""
     data = nets.samples(programs.plain(), 16)
@@ -74,7 +77,7 @@ def test_names_that_c_has_files_for(tmp_path, name, stem):
     found = CliRunner().invoke(main, [str(word) for word in words])
     assert found.exit_code == 0, found.output
     assert (tmp_path / "board" / f"{stem}.c").is_file()
-    assert (f"files and C names begin with {stem}: {name} is" in found.output.replace("\n", " ")) == (name != stem)
+    assert (f"files and C names begin with {stem}: {name} means" in found.output.replace("\n", " ")) == (name != stem)
 
 
 def test_parts_1_has_no_program(tmp_path):
@@ -84,6 +87,11 @@ def test_parts_1_has_no_program(tmp_path):
     assert found.output.startswith("error: parts 1 cuts nothing, and the model is not chip-ready")
     assert not (tmp_path / "board").exists()
     assert deployed(tmp_path, programs.plain(), "--parts", "1").exit_code == 0
+    words = ["quantize", tmp_path / "net.onnx", "--calib", tmp_path / "calib.npz", "-o", tmp_path / "q.onnx"]
+    words += ["--parts", "1", "--effort", "fast", "--deploy"]
+    ir.save(programs.gap(), tmp_path / "net.onnx")
+    found = CliRunner().invoke(main, [str(word) for word in (*words, tmp_path / "third")])
+    assert (found.exit_code, (tmp_path / "third").exists(), (tmp_path / "q.onnx").exists()) == (1, False, False)
     found = deployed(tmp_path, programs.gap(), "--parts", "1", "--max-parts", "4")
     assert found.output == "error: the options: max_parts = 4: parts 1 cuts nothing; give one of the two\n"
 
