@@ -8,7 +8,7 @@ from ..targets import CallTime, GraphCost
 from .c.guide import guide
 from .c.program import BoardProgram, ChipPart
 from .header import identifier
-from .markdown import literal
+from .markdown import literal, shape_text
 from .ports import Port, Ports
 
 __all__ = ["readme"]
@@ -90,12 +90,8 @@ def _table(ports: Ports | ChipPart) -> Iterator[str]:
     yield "|---|---|---|---|---:|---|"
     for word, side in (("input", ports.inputs), ("output", ports.outputs)):
         for number, port in enumerate(side):
-            name = literal(port.name)
-            yield f"| {word} {number} | {name} | {_shape(port)} | {port.dtype} | {port.bytes} | {_scale(port)} |"
-
-
-def _shape(port: Port) -> str:
-    return "x".join(map(str, port.shape)) or "1"
+            name, shape = literal(port.name), shape_text(port.shape)
+            yield f"| {word} {number} | {name} | {shape} | {port.dtype} | {port.bytes} | {_scale(port)} |"
 
 
 def _scale(port: Port) -> str:

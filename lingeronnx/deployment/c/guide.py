@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..dumps import HOST_TOLERANCE
-from ..markdown import literal
+from ..markdown import literal, shape_text
 from .call import CallText, names_of
 from .packages import EXECUTOR
 from .program import BoardProgram, ChipPart
@@ -63,7 +63,7 @@ def _ends(program: BoardProgram) -> Iterator[str]:
     for end, arrays in (("in", program.inputs), ("out", program.outputs)):
         names = names_of(arrays, end)
         for array in arrays:
-            name, shape = names[array.tensor], "x".join(map(str, array.shape)) or "1"
+            name, shape = names[array.tensor], shape_text(array.shape)
             size = f"`{program.prefix.upper()}_{name.upper()}_SIZE`, {array.count}"
             yield f"| `{name}` | {literal(array.tensor)} | {shape} | {array.dtype} | {size} |"
 

@@ -139,10 +139,15 @@ def _width(array: Array | Port) -> int:
     return dtype.itemsize if dtype.kind in "if" else -dtype.itemsize
 
 
+def _ports(part: ChipPart | HostPart) -> tuple[Sequence[Array | Port], Sequence[Array | Port]]:
+    """Return a part's inputs, and its outputs."""
+    return (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
+
+
 def _bytes(part: ChipPart | HostPart) -> tuple[list[int], list[int]]:
     """Return the bytes of a part's inputs, and of its outputs."""
-    sides = (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
-    return [one.bytes for one in sides[0]], [one.bytes for one in sides[1]]
+    ins, outs = _ports(part)
+    return [one.bytes for one in ins], [one.bytes for one in outs]
 
 
 def _room(part: ChipPart | HostPart) -> int:
@@ -158,8 +163,8 @@ def _files(program: BoardProgram) -> Iterator[str]:
         limits = [program.limits[a.tensor] if isinstance(part, HostPart) and a.dtype == "float32" else 0
                   for a in part.targets]  # fmt: skip
         yield f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
-        ports = part.outputs if isinstance(part, ChipPart) else part.targets
-        yield f"static const int {part.name}_widths[] = {{{', '.join(str(_width(port)) for port in ports) or '0'}}};"
+        widths = ", ".join(str(_width(port)) for port in _ports(part)[1]) or "0"
+        yield f"static const int {part.name}_widths[] = {{{widths}}};"
         yield f"static const double {part.name}_limits[] = {{{', '.join(map(repr, limits)) or '0'}}};"
     yield f"static const part_files files[{len(program.parts)}] = {{"
     for part in program.parts:
