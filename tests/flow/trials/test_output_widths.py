@@ -83,12 +83,12 @@ def test_deploy(tmp_path):
     model = classifier(False)
     feed = nets.samples(model)
     result = lo.quantize(model, feed, overrides=WIDE)
-    lo.deploy(result.graph, tmp_path / "board", feed, stem="m")
-    header = (tmp_path / "board" / "m.h").read_text()
-    assert "typedef int32_t m_output0_t;" in header
+    lo.deploy(result.graph, tmp_path / "board", feed, stem="rows")
+    header = (tmp_path / "board" / "rows.h").read_text()
+    assert "typedef int32_t rows_output0_t;" in header
     exponent = result.plan.tensors["z"].exponent
-    assert f"#define M_OUTPUT0_SHIFT ({exponent})" in header
-    assert (tmp_path / "board" / "m_host_tail.onnx").is_file()
+    assert f"#define ROWS_OUTPUT0_SHIFT ({exponent})" in header
+    assert (tmp_path / "board" / "rows_host_tail.onnx").is_file()
     raw = np.fromfile(tmp_path / "board" / "golden" / "0" / "output0.bin", np.int32)
     want = result.session().run(None, {"x": feed["x"][:1]})[0].reshape(-1)
     np.testing.assert_array_equal((raw / 2.0**exponent).astype(np.float32), want)
