@@ -166,10 +166,11 @@ def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
     of that leave parts that tiles make small enough. Where no layer takes so much by itself, the one that takes most.
     """
     own = {str(node.name) for node in part.graph.graph if node.op_type not in (QUANT.name, DEQUANT.name)}
-    layers = [] if cost is None else [layer for layer in cost.layers if layer.node in own]
+    told = own.intersection(part.nodes)  # and not what tiles are joined by
+    layers = [] if cost is None else [layer for layer in cost.layers if layer.node in told]
     if finding.node in own or cost is None or not layers:
         return finding.node
-    large = [layer for layer in layers if _room(layer) > (cost.shared_limit)]
+    large = [layer for layer in layers if _room(layer) > cost.shared_limit]
     light = [layer for layer in large if layer.macs == min(layer.macs for layer in large)]
     return light[len(light) // 2].node if light else max(layers, key=_room).node
 
