@@ -20,7 +20,8 @@ SAMPLES = 16
 
 #: model of ../shared/models -> its loader in ../shared/data/loaders.py
 LOADERS = {
-    "mlperf_tiny_resnet8": "resnet8_calib", "cifar_resnet_bn": "resnet_bn_calib",
+    "mlperf_tiny_resnet8": "resnet8_calib", "mlperf_tiny_resnet8_fix": "resnet8_calib",
+    "cifar_resnet_bn": "resnet_bn_calib",
     "cifar_mobilenetv2": "mobilenetv2_calib", "cifar_mobilenetv2_uneven": "mobilenetv2_calib",
     "mlperf_tiny_vww": "vww_calib", "mlperf_tiny_kws": "kws_calib", "mlperf_tiny_ad": "ad_calib",
     "fsdd_dscnn": "dscnn_calib", "fsdd_lstm": "sequence_calib", "fsdd_gru": "sequence_calib",

@@ -19,6 +19,7 @@ from .c.footprint import footprint_lines
 from .c.known_answers import tolerance_of
 from .c.program import BoardProgram, program_of
 from .c.proof import Proof
+from .c.source import Memory
 from .canonical import firsts
 from .dumps import range_of
 from .golden import write_golden
@@ -154,7 +155,17 @@ class Board:
             if choice.verdict.warned:
                 where = "" if self.cut.alone else f"{name} is "
                 found += [f"{where}written past the plan: {f}" for f in choice.verdict.findings if f.level == "plan"]
-        return [*found, *([self.without] if self.without else [])]
+        if self.program is None:
+            return [*found, self.without]
+        need, most = Memory(self.program).psram, self.target.external_memory
+        if most is not None and need > most:
+            less = (
+                ""
+                if self.cut.alone
+                else f"; fewer parts take less: quantize with --max-parts {len(self.cut.choices) - 1}"
+            )
+            found.append(f"psram: {need} bytes with the executor's objects, and {self.target.name} has {most}{less}")
+        return found
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -490,3 +490,17 @@ def test_a_part_whose_end_has_another_name_on_the_chip(tmp_path):
     whole = {str(v.name) for v in ir.values(found.graph)}
     assert str(end.inputs[0].name) not in whole
     assert (done.folder / "golden").is_dir()
+
+
+def test_more_psram_than_the_chip_has_is_told(tmp_path):
+    """Two parts whose weights fit one by one, and together by a hair: the executor's objects are too much."""
+    net = nets.Net(2048)
+    a = net.node("Erf", net.linear("x", (2048, 2040)))
+    model = net.graph(net.linear(a, (2040, 2048), out="y"))
+    feed = nets.samples(model, 2)
+    made = api.quantize(model, feed, platform="arcs", effort="fast")
+    done = api.deploy(made, tmp_path / "board", feed, samples=1, stem="two")
+    assert made.report.program.psram <= 8 * 1024 * 1024
+    (note,) = [note for note in done.notes if note.startswith("psram: ")]
+    assert note.endswith("and arcs has 8388608; fewer parts take less: quantize with --max-parts 1")
+    assert note in (tmp_path / "board" / "README.md").read_text(encoding="utf-8")

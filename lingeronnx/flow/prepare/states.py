@@ -143,7 +143,8 @@ def _is_gate(value: ir.Value | None) -> bool:
 def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:
     """Return {node: why} of the steps of recurrent layers that are written out; their products with x are none of them.
 
-    all_of_them : else only of layers with so few products at a step that they are not worth the nodes.
+    Of layers with so few products at a step that they are not worth the nodes; all_of_them : of every layer, but then
+    without the products, which are the chip's.
     """
     of_steps = [node for node in model.graph if ir.is_shared(node)]
     steps = Counter(map(ir.shared_name, of_steps))
@@ -155,8 +156,10 @@ def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:
     found: dict[str, str] = {}
     for nodes in layers.values():
         written = sum(math.prod(int(d or 1) for d in ir.shape(node.outputs[0]) or ()) for node in nodes)
-        if all_of_them or sum(map(macs, nodes)) < _WORTH * written:
-            found.update(dict.fromkeys((str(node.name) for node in nodes), why if not all_of_them else _WANTED))
+        if all_of_them:
+            found.update(dict.fromkeys((str(node.name) for node in nodes if not macs(node)), _WANTED))
+        elif sum(map(macs, nodes)) < _WORTH * written:
+            found.update(dict.fromkeys((str(node.name) for node in nodes), why))
     return found
 
 

@@ -12,7 +12,7 @@ from ...graph import ir, operators
 from ...graph.names import Names
 from ...ops.macs import macs
 from ...run.parts import Part, parts_of
-from ...targets import GraphCost, Target, Verdict, VerdictFinding
+from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 
 __all__ = ["PartReport", "ProgramReport", "float_operations", "program_of"]
 
@@ -160,12 +160,24 @@ def _chip(part: Part, back: dict[str, str]) -> PartReport:
 
 
 def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
-    """Return the node that a finding names; where it names a memory, the one that takes most of it."""
+    """Return the node that a finding names; where it names a memory, one that takes more than there is.
+
+    Of several the one in the middle, of those with least work: two parts remain that are half as long, and a few rounds
+    of that leave parts that tiles make small enough. Where no layer takes so much by itself, the one that takes most.
+    """
     own = {str(node.name) for node in part.graph.graph if node.op_type not in (QUANT.name, DEQUANT.name)}
-    layers = [] if cost is None else [layer for layer in cost.layers if layer.node in own]
-    if finding.node in own or not layers:
+    told = own.intersection(part.nodes)  # and not what tiles are joined by
+    layers = [] if cost is None else [layer for layer in cost.layers if layer.node in told]
+    if finding.node in own or cost is None or not layers:
         return finding.node
-    return max(layers, key=lambda layer: layer.work_area + layer.activations).node
+    large = [layer for layer in layers if _room(layer) > cost.shared_limit]
+    light = [layer for layer in large if layer.macs == min(layer.macs for layer in large)]
+    return light[len(light) // 2].node if light else max(layers, key=_room).node
+
+
+def _room(layer: LayerCost) -> int:
+    """Return the bytes that the layer by itself takes."""
+    return layer.work_area + layer.activations
 
 
 def _host(part: Part, nodes: Iterable[ir.Node]) -> PartReport:

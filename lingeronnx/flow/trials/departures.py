@@ -24,7 +24,7 @@ from ..report.program import PartReport, ProgramReport
 __all__ = ["ROUNDS", "Departures"]
 
 #: A layer that leaves may uncover another one.
-ROUNDS = 6
+ROUNDS = 8
 _WORTH = 4  # multiply-accumulates for each number that is handed over
 _STAYS = 0.9  # of the multiply-accumulates: where the chip has so many, it keeps them from parts that are not worth it
 _NEARLY = 0.02  # less than that counts as so many, for what else left may have left just below

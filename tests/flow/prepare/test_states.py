@@ -350,13 +350,27 @@ def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [forms.bidirectional_gru, forms.stacked_gru])
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
-def test_products_with_x_for_all_steps_are_no_step(build: Callable[[], object], chip: str) -> None:
-    """Of a layer that is written out every layer node of one step is found, and none that all steps share."""
+def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> None:
+    """Of a layer that is written out all of a step is the cell's but its products: they are the chip's."""
     _, model, _ = fitted(build(), chip)
     found = recurrences(model, all_of_them=True)
     rows = {str(node.name): (ir.shape(node.outputs[0]) or ())[1] for node in model.graph if node.op_type == "Linear"}
-    assert {1, forms.T} <= set(rows.values())
-    assert {name for name, steps in rows.items() if steps == 1} == rows.keys() & found.keys()
+    assert {1, forms.T} <= set(rows.values())  # of one step, and of all at once
+    assert not rows.keys() & found.keys()
+    of_steps = {str(node.name) for node in model.graph if ir.is_shared(node) and not macs(node)}
+    assert found.keys() == of_steps != set()
+
+
+@pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
+def test_cells_that_are_wanted_on_the_host_leave_the_products_to_the_chip(platform: str) -> None:
+    """All multiply-accumulates of the gates are the chip's, and not one sum of a cell."""
+    rng = np.random.default_rng(4)
+    calls = [{"x": rng.uniform(-1, 1, (1, 6)).astype(np.float32)} for _ in range(50)]
+    report = lo.quantize(_gated(), calls, platform=platform, state={"next": "c"}, cells="host").report
+    host = {node.node for node in (*report.float_nodes, *report.host_part)}
+    assert {"kept", "cell"} <= host
+    assert not host & {"there", "again", "new", "mask_layer", "spectrum", "last"}
+    assert report.runs_text.split("(")[1].startswith("100.0 % of MACs")
 
 
 def test_states_are_proposed() -> None:

@@ -210,6 +210,21 @@ def test_a_layer_that_needs_too_much_memory_goes_alone():
     assert 0 < result.report.integer_macs < 1
 
 
+def test_of_many_layers_that_are_too_large_one_in_the_middle_leaves_first():
+    """It has no multiply-accumulates, and the parts before and behind it are half as long."""
+    small = dataclasses.replace(ARCS, shared_memory=31000)
+    net, x = Net(4, 4000), "x"
+    for _ in range(4):
+        x = net.node("Sigmoid", net.conv(x, (4, 4, 3), pads=[1, 1]))
+    model = net.graph(net.conv(x, (4, 4, 3), pads=[1, 1], out="y"))
+    (part,) = made(model, platform=small).report.program.chip
+    curves = [name for name in part.members if name.startswith("Sigmoid")]
+    large = [layer for layer in part.verdict.cost.layers if layer.work_area + layer.activations > 31000]
+    assert len(curves) == 4
+    assert len(large) == 9  # each of them by itself
+    assert part.refused == (curves[2],)
+
+
 def test_a_part_of_little_work_goes_to_the_host_where_that_is_nearer():
     """A last layer behind an operator of the host; nothing is tried without effort."""
     net = Net(16, 12, 12, seed=4)
