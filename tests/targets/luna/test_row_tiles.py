@@ -251,6 +251,25 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
     assert not whole.report.chip_ready
 
 
+def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch):
+    """Whole maps live at the shuffles too, which no run of layers holds: not one try is spent on them."""
+    rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
+    tried, best = [], rounds._best
+
+    def counted(now, layer):
+        tried.append(layer.op_type)
+        return best(now, layer)
+
+    monkeypatch.setattr(rounds, "_best", counted)
+    monkeypatch.setattr(rounds, "_IN_VAIN", 1)
+    target = dataclasses.replace(ARCS, shared_memory=22500)
+    made = quantize(shuffled(), nets.samples(shuffled(), 2), platform=target, effort="fast")
+    assert made.report.chip_ready
+    assert "Transpose" in {node.op_type for node in made.graph.graph}
+    assert tried
+    assert "Transpose" not in tried
+
+
 @pytest.mark.parametrize("near", [True, False])
 def test_rounds_with_less_of_the_memory(near, monkeypatch):
     """Where tiles for most of the shared memory nearly do, all is cut again for less of it."""

@@ -21,7 +21,7 @@ from ...packer.judge import Judged
 from ..read_graph import ReadGraph
 from .cuts import Cut, cuts, tiled
 from .outputs import slices_as_outputs
-from .runs import WINDOWS
+from .runs import WINDOWS, tileable
 from .whole import whole_windows
 
 __all__ = ["WORK", "Outlook", "in_rounds"]
@@ -131,7 +131,7 @@ class Outlook:
         assert net is not None
         assert memory is not None
         names = self.read.node_names
-        by_name = {names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph}
+        by_name = {names.get(str(node.name), str(node.name)): node for node in self.read.graph.graph if tileable(node)}
         full = [i for i in sorted(range(len(net.steps)), key=lambda i: -self.living[i]) if self.living[i] > self.goal]
         areas = [n for n in sorted(memory.areas, key=lambda n: -memory.areas[n]) if _AREA * memory.areas[n] > self.goal]
         for name in dict.fromkeys([*sorted(self.wrong), *areas, *(net.steps[i].origin for i in full)]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
 from .....graph import ir
 
-__all__ = ["WINDOWS", "Rows", "TiledRun", "Tile", "length", "runs_from", "size"]
+__all__ = ["WINDOWS", "Rows", "TiledRun", "Tile", "length", "runs_from", "size", "tileable"]
 
 #: What slides a window over the rows, and what is computed element by element.
 WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
@@ -109,7 +109,7 @@ def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[Tiled
     for node in nodes[first:]:
         if inside and not any(v in written for v in node.inputs):
             continue
-        if not _tileable(node):
+        if not tileable(node):
             if not inside:
                 break
             continue
@@ -130,7 +130,7 @@ def _ends(nodes: Sequence[ir.Node]) -> bool:
     return length(nodes[-1].outputs[0], 2) > 1
 
 
-def _tileable(node: ir.Node) -> bool:
+def tileable(node: ir.Node) -> bool:
     """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
     known = node.op_type in (*WINDOWS, *_ELEMENTWISE, *_ROWWISE) and integer_format(node) is not None
     if not known or len(node.outputs) != 1:
