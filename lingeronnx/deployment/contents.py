@@ -159,11 +159,8 @@ class Board:
             return [*found, self.without]
         need, most = Memory(self.program).psram, self.target.external_memory
         if most is not None and need > most:
-            less = (
-                ""
-                if self.cut.alone
-                else f"; fewer parts take less: quantize with --max-parts {len(self.cut.choices) - 1}"
-            )
+            fewer = f"; fewer parts take less: quantize with --max-parts {len(self.cut.parts.chip) - 1}"
+            less = "" if self.cut.alone else fewer
             found.append(f"psram: {need} bytes with the executor's objects, and {self.target.name} has {most}{less}")
         return found
 

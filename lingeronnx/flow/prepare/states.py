@@ -155,10 +155,11 @@ def recurrences(model: ir.Graph, all_of_them: bool = False) -> dict[str, str]:
     why = "a step of a recurrent layer, with hardly more multiply-accumulates than numbers that it writes"
     found: dict[str, str] = {}
     for nodes in layers.values():
-        written = sum(math.prod(int(d or 1) for d in ir.shape(node.outputs[0]) or ()) for node in nodes)
         if all_of_them:
             found.update(dict.fromkeys((str(node.name) for node in nodes if not macs(node)), _WANTED))
-        elif sum(map(macs, nodes)) < _WORTH * written:
+            continue
+        written = sum(math.prod(int(d or 1) for d in ir.shape(node.outputs[0]) or ()) for node in nodes)
+        if sum(map(macs, nodes)) < _WORTH * written:
             found.update(dict.fromkeys((str(node.name) for node in nodes), why))
     return found
 

@@ -171,7 +171,8 @@ def _blamed(part: Part, finding: VerdictFinding, cost: GraphCost | None) -> str:
     if finding.node in own or cost is None or not layers:
         return finding.node
     large = [layer for layer in layers if _room(layer) > cost.shared_limit]
-    light = [layer for layer in large if layer.macs == min(layer.macs for layer in large)]
+    least = min((layer.macs for layer in large), default=0)
+    light = [layer for layer in large if layer.macs == least]
     return light[len(light) // 2].node if light else max(layers, key=_room).node
 
 
