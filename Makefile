@@ -7,18 +7,19 @@ CORE   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-tests
 DOCS   := $(VENV)/.installed-docs
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
-# Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
-# tests/conftest.py puts the files in an order that ends with short ones. Many tests start Python anew: bytecode is
-# written, whatever the environment says. `--times` ends with a table of where the time went (tests/times.py).
+# Test processes side by side; one file stays in one process, so that its tests share what it compiles or loads. Many
+# tests start Python anew: bytecode is written, whatever the environment says. `--times` ends with a table of where the
+# time went (tests/times.py). LINGERONNX_CACHE_DIR names a folder of compiled kernels to keep between runs.
 JOBS   ?= 2
 # The release of torch that the tests take, as setup.cfg names it. Its CPU build is `+cpu`; not every index has it.
 TORCH  := $(shell sed -n 's/^ *\(torch==[0-9.]*\)$$/\1/p' setup.cfg | head -n 1)
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --times
+PRECOMMIT := $(VENV)/.installed-pre-commit
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo examples test test-fast test-all test-lowest package promises fuzz fuzz-nets lint format bench warmup \
-        docs docs-pages docs-messages clean
+.PHONY: help venv demo examples test test-slow test-all test-lowest package promises fuzz fuzz-nets lint pre-commit format \
+        bench warmup docs docs-pages docs-messages clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -57,13 +58,13 @@ examples: example-keyword-spotter example-face-detector example-denoiser example
 example-%: $(TESTS)
 	@$(BIN)/python examples/$(subst -,_,$*).py
 
-test: lint ## lint, then the tests of every law
-	LINGERONNX_TESTS=usual $(PYTEST)
-
-test-fast: $(TESTS) ## a few quick cases of each law
+test: lint ## lint, then the fast tests: each behaviour has a case here
 	LINGERONNX_TESTS=fast $(PYTEST)
 
-test-all: lint ## lint, then all tests, with ten times as many random cases
+test-slow: $(TESTS) ## the other tests: further cases, C compilers, training, whole models, packaging
+	LINGERONNX_TESTS=slow $(PYTEST)
+
+test-all: $(TESTS) ## every combination of cases, and ten times as many random ones; takes hours
 	LINGERONNX_TESTS=all LINGERONNX_EXAMPLES=10 $(PYTEST)
 
 test-lowest: ## tests with the lowest version of each dependency that setup.cfg allows, in an environment of its own
@@ -89,6 +90,13 @@ lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+$(PRECOMMIT): $(TESTS)
+	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+pre-commit: $(PRECOMMIT) ## run the hooks of .pre-commit-config.yaml on all files
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure
 
 format: $(TESTS) ## let ruff mend layout and what it can mend of its rules
 	$(BIN)/ruff check --fix .

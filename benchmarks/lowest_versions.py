@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="the environment; a temporary one by default")
     parser.add_argument("--tests", nargs="+", default=TESTS)
-    parser.add_argument("--size", default="fast", choices=("fast", "usual"))
+    parser.add_argument("--size", default="fast", choices=("fast", "slow"))
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         python = installed((options.folder or Path(temporary) / "lowest").resolve())

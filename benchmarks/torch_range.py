@@ -1,11 +1,11 @@
 """Whether the releases of torch that setup.cfg lets people have really do: tests/torch with each of them.
 
-    python benchmarks/torch_range.py [RELEASE ...] [--folder FOLDER] [--all]
+    python benchmarks/torch_range.py [RELEASE ...] [--folder FOLDER] [--slow]
 
 Each release is installed into a folder of its own, which stands before the environment of this interpreter while the
 tests run: everything else is what is installed here. RELEASE is by default the oldest one that setup.cfg names. A
 release that is already in FOLDER is not installed again. On Linux PyPI's wheels bring CUDA, some gigabytes; pip's own
-variables name other indexes. The tests are a few quick cases of each law, with --all those of `make test`. The exit
+variables name other indexes. The tests are those of `make test`, with --slow those of `make test-slow`. The exit
 code is 1 where tests failed.
 """
 
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("releases", nargs="*", metavar="RELEASE")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "lingeronnx-torch-range")
-    parser.add_argument("--all", action="store_true", help="the tests of `make test`, not a few of each law")
+    parser.add_argument("--slow", action="store_true", help="the tests of `make test-slow`")
     options = parser.parse_args(argv)
     releases = options.releases or [oldest()]
-    failed = [r for r in releases if not tested(r, options.folder, "usual" if options.all else "fast")]
+    failed = [r for r in releases if not tested(r, options.folder, "slow" if options.slow else "fast")]
     print(f"torch {', '.join(releases)}: {'all passed' if not failed else 'failed with ' + ', '.join(failed)}")
     return int(bool(failed))
 

@@ -1,7 +1,7 @@
-"""How many cases a law is tried with: fewer in `make test-fast`, ten times as many random ones in `make test-all`.
+"""How many cases a test runs in each tier: fewer random examples and types in `make test`.
 
-`LINGERONNX_TESTS` is the size of a run: "fast", "usual" (`make test`) or "all" (when it is not set). `selection.py` has
-the rule.
+`LINGERONNX_TESTS` is the tier: "fast" (`make test`), "slow" (`make test-slow`) or "all" (if it is not set).
+`LINGERONNX_EXAMPLES` multiplies the number of random examples. `tests/selection.py` chooses the cases.
 """
 
 import os
@@ -9,35 +9,35 @@ import os
 import pytest
 from hypothesis import settings
 
-SIZE = os.environ.get("LINGERONNX_TESTS", "all")
-FACTOR = int(os.environ.get("LINGERONNX_EXAMPLES", "1"))
-SHARE = 4 if SIZE == "fast" else 1  # of random cases, one in so many
+TIER = os.environ.get("LINGERONNX_TESTS", "all")
+_FACTOR = int(os.environ.get("LINGERONNX_EXAMPLES", "1"))
+_DIVISOR = 4 if TIER == "fast" else 1
 
 
-def examples(count, **more):
-    """Return settings with so many random examples, and no limit of time: a loaded machine is no error."""
-    return settings(max_examples=-(-count * FACTOR // SHARE), deadline=None, **more)
+def examples(count, **options):
+    """Make Hypothesis settings with `count` examples and without a time limit: a loaded machine is no error."""
+    return settings(max_examples=-(-count * _FACTOR // _DIVISOR), deadline=None, **options)
 
 
 def first(count, values):
-    """Return the values as parameters of a test, of which `make test-fast` takes the first `count` alone."""
+    """Turn values into parameters of a test of which the fast tier takes the first `count` only."""
     values = list(values)
-    rest = [v if isinstance(v, tuple) else (v,) for v in values[count:]]
-    return [*values[:count], *(pytest.param(*v, marks=pytest.mark.slow) for v in rest)]
+    others = [value if isinstance(value, tuple) else (value,) for value in values[count:]]
+    return [*values[:count], *(pytest.param(*value, marks=pytest.mark.slow) for value in others)]
 
 
 def some(count, values):
-    """Return the values that a random draw chooses from; in `make test-fast` the first `count` alone.
+    """Return the values that a random draw chooses from; in the fast tier the first `count` only.
 
-    For types of numbers: each one more is compiled anew.
+    Meant for number types: each further one compiles a kernel.
     """
-    return values[:count] if SIZE == "fast" else values
+    return values[:count] if TIER == "fast" else values
 
 
 def in_turn(values, others):
-    """Return pairs as parameters of a slow test: each value with one of the others, which take turns; the rest is deep.
+    """Pair each value with one of the others in turn, marked slow; the remaining pairs are marked deep.
 
-    For a law that speaks of the values, on others (chips) that differ little for it.
+    For a property of the values that depends little on the others, such as chips.
     """
     others = list(others)
     return [

@@ -1,0 +1,141 @@
+"""Expensive results that several tests need, built once per run and shared between the test processes.
+
+An artefact is keyed by a hash of the sources, of the function's name and of everything that it is built from. The first
+process that asks for it builds it, under a file lock; the others wait and load it. Every caller gets a copy of its own,
+so that a test may modify what it gets.
+
+The folder is made for each run and removed at its end. `LINGERONNX_TEST_ARTEFACTS` names one that is kept instead: then
+a second run with the same sources builds nothing anew.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import fcntl
+import functools
+import hashlib
+import io
+import os
+import pickle
+import shutil
+import tempfile
+import types
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+
+from lingeronnx.api import quantize
+from lingeronnx.flow import QuantizedModel
+from lingeronnx.graph import ir
+from tests import nets
+
+__all__ = ["FOLDER", "build_folder", "cached", "folder_of", "quantized", "source_digest"]
+
+T = TypeVar("T")
+
+#: Environment variable with the folder of the artefacts; the first process of a run sets it, the others inherit it.
+FOLDER = "LINGERONNX_TEST_ARTEFACTS"
+_SOURCES = "LINGERONNX_TEST_SOURCES"
+_ROOT = Path(__file__).resolve().parents[1]
+
+copyreg.pickle(types.MappingProxyType, lambda proxy: (_make_proxy, (dict(proxy),)))  # targets hold some
+
+
+def _make_proxy(content: dict[Any, Any]) -> types.MappingProxyType[Any, Any]:
+    return types.MappingProxyType(content)
+
+
+def source_digest() -> str:
+    """Compute a hash of all Python sources of the packages; once per run, the other processes inherit it."""
+    known = os.environ.get(_SOURCES)
+    if known is None:
+        digest = hashlib.sha256()
+        for package in ("lingeronnx", "simulator"):
+            for path in sorted((_ROOT / package).rglob("*.py")):
+                digest.update(path.read_bytes())
+        known = os.environ[_SOURCES] = digest.hexdigest()
+    return known
+
+
+@functools.cache
+def build_folder() -> Path:
+    """Return the folder of this run's artefacts; make it, and remember to remove it, where no process did before."""
+    if FOLDER not in os.environ:
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="lingeronnx-artefacts-")
+    folder = Path(os.environ[FOLDER])
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _encode(part: object) -> bytes:
+    """Serialize one part of a key: graphs and models by content, files by their bytes, arrays with type and shape."""
+    if isinstance(part, ir.Graph):
+        part = ir.to_proto(part)
+    if isinstance(part, onnx.ModelProto):
+        return b"model" + part.SerializeToString(deterministic=True)
+    if isinstance(part, np.ndarray):
+        return f"array {part.dtype} {part.shape}".encode() + np.ascontiguousarray(part).tobytes()
+    if isinstance(part, Path):
+        return b"file" + part.read_bytes()
+    if isinstance(part, Mapping):
+        return b"{" + b",".join(_encode(key) + b":" + _encode(part[key]) for key in part) + b"}"
+    if isinstance(part, list | tuple):
+        return b"[" + b",".join(map(_encode, part)) + b"]"
+    if callable(part):
+        raise TypeError(f"{part!r} cannot be part of the key of an artefact: two functions of one name may differ")
+    return repr(part).encode()
+
+
+def _digest(kind: str, parts: object) -> str:
+    return f"{kind}-{hashlib.sha256(source_digest().encode() + _encode(parts)).hexdigest()[:32]}"
+
+
+@contextmanager
+def _locked(path: Path):
+    """Hold an exclusive lock on `path` among all processes of the run."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def cached(kind: str, parts: object, build: Callable[[], T]) -> T:
+    """Return a copy of what `build` returns for these parts, building it if no process did before.
+
+    kind : a word for messages and file names. parts : everything that the result depends on besides the sources. The
+    result is pickled. An error of `build` is raised and not kept.
+    """
+    path = build_folder() / f"{_digest(kind, parts)}.pickle"
+    with _locked(path.with_suffix(".lock")):
+        if not path.is_file():
+            content = io.BytesIO()
+            pickle.dump(build(), content, protocol=pickle.HIGHEST_PROTOCOL)
+            path.with_suffix(".part").write_bytes(content.getvalue())
+            path.with_suffix(".part").rename(path)
+    return pickle.loads(path.read_bytes())
+
+
+def folder_of(kind: str, parts: object, build: Callable[[Path], object], copy_to: Path | None = None) -> Path:
+    """Return a folder that `build(folder)` has filled: the shared one to read, or a copy at `copy_to` to change."""
+    path = build_folder() / _digest(kind, parts)
+    with _locked(path.with_suffix(".lock")):
+        if not path.is_dir():
+            part = path.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            build(part)
+            part.rename(path)
+    return path if copy_to is None else Path(shutil.copytree(path, copy_to, symlinks=True))
+
+
+def quantized(
+    model: ir.Graph | onnx.ModelProto | Path, platform: str, data: object = None, **options: Any
+) -> QuantizedModel:
+    """Return `quantize(model, data, platform=platform, **options)`; `data` is `nets.samples(model)` if not given."""
+    if data is None:
+        data = nets.samples(ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model)
+    build = functools.partial(quantize, model, data, platform=platform, **options)
+    return cached("quantized", (model, platform, data, options), build)
