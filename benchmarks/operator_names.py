@@ -1,0 +1,132 @@
+"""Find collections of ONNX operator names in a syntax tree, and list the ones that may stay.
+
+Facts about operators belong into one table, `lingeronnx/graph/operators.py`. A second list of names
+drifts away from it, so each list elsewhere needs a reason in `REASONS`.
+
+A collection has at least `MIN_NAMES` different names. It is a tuple, list, set or dict (its keys),
+a combination of these by `|`, `-` and `&`, a chain of comparisons, or a string of names separated
+by blanks. A name may stand in a pair with its domain.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import onnx
+
+__all__ = ["MIN_NAMES", "REASONS", "OperatorCollection", "find_operator_collections"]
+
+MIN_NAMES = 3
+
+#: Prefix of `path:owner` of a collection -> why it states no fact about operators.
+REASONS = {
+    "lingeronnx/graph/operators.py:OPERATORS": "the table itself",
+    "lingeronnx/graph/operators.py:STAND_INS": "which activation is trained instead of which",
+    "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
+    "lingeronnx/flow/trials/host_offload.py:_FRONT": "a heuristic for front ends; trials decide",
+    "lingeronnx/flow/trials/host_offload.py:_TAIL": "a heuristic for decoders; trials decide",
+    "lingeronnx/flow/prepare/states.py:_GATES": "a heuristic for gates; trials decide",
+    "lingeronnx/passes/folding/scalar_inputs.py:_COMPARED": "which operand of each is larger",
+    "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each operator",
+    "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
+    "lingeronnx/ops/functions/table.py:Table.floats": "the table would only repeat their rules",
+    "lingeronnx/flow/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
+    "lingeronnx/passes/folding/reshape.py:_TARGETS": "which input of each has the target shape",
+    "lingeronnx/passes/folding/reshape.py:_WAYS": "a way to write each operator",
+    "lingeronnx/passes/folding/control.py:_REASONS": "a sentence for each operator",
+    "lingeronnx/passes/curves/curves.py:_KNOWN": "how a recognized curve is written",
+    "lingeronnx/passes/axes/layout.py:_OTHERS": "a way to transpose each operator",
+    "lingeronnx/passes/entry/raise_opset.py:_REWRITES": "a way to rewrite each operator",
+    "lingeronnx/passes/entry/refuse.py:_READS_TEXT": "operators that may read text, of all domains",
+    "lingeronnx/plan/fake.py:_steps": "operators that are written one after the other",
+    "lingeronnx/reference/": "an oracle shares nothing with what it judges",
+    "lingeronnx/targets/": "integer operators of the targets, and how a vendor's tool treats them",
+    "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATES": "torch's order of the gates of each",
+    "lingeronnx/torch/bridge/float_": "a torch implementation of each operator",
+}
+
+_SCHEMAS = onnx.defs.get_all_schemas_with_history()
+_NAMES = frozenset(schema.name for schema in _SCHEMAS if not schema.domain)
+_DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
+
+
+class OperatorCollection(NamedTuple):
+    """Names that stand together.
+
+    Attributes
+    ----------
+    line
+        Line of the collection.
+    owner
+        Dotted name of the constant, class or function around it; "" at the level of the module.
+    names
+        Different names, in the order in which they stand.
+    """
+
+    line: int
+    owner: str
+    names: tuple[str, ...]
+
+
+def find_operator_collections(tree: ast.AST, owner: str = "") -> Iterator[OperatorCollection]:
+    """Yield the outermost collections of operator names in a syntax tree.
+
+    `__all__` is none: its names are those of classes.
+    """
+    owner = _extend_owner(tree, owner)
+    if owner == "__all__":
+        return
+    if isinstance(tree, ast.expr):
+        names = tuple(dict.fromkeys(_collect_names(tree)))
+        if len(names) >= MIN_NAMES:
+            yield OperatorCollection(tree.lineno, owner, names)
+            return
+    for child in ast.iter_child_nodes(tree):
+        yield from find_operator_collections(child, owner)
+
+
+def _extend_owner(node: ast.AST, owner: str) -> str:
+    """Return the owner of what stands inside `node`: a definition, or a constant."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return f"{owner}.{node.name}".removeprefix(".")
+    in_function = bool(owner) and not owner[0].isupper()
+    if isinstance(node, ast.Assign | ast.AnnAssign) and "." not in owner and not in_function:
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        return f"{owner}.{ast.unparse(target)}".removeprefix(".")
+    return owner
+
+
+def _collect_names(node: ast.expr) -> list[str]:
+    """Collect the operator names of a collection or of an expression of collections."""
+    if isinstance(node, ast.BinOp):
+        return [*_collect_names(node.left), *_collect_names(node.right)]
+    if isinstance(node, ast.BoolOp):
+        return [name for value in node.values for name in _collect_names(value)]
+    if isinstance(node, ast.Compare):
+        sides = [_collect_names(side) or _names_of_element(side) for side in node.comparators]
+        return [name for names in sides for name in names]
+    if isinstance(node, ast.Constant):
+        return _split_names(node.value)
+    if isinstance(node, _DISPLAYS):
+        elements = node.keys if isinstance(node, ast.Dict) else node.elts
+        return [name for element in elements for name in _names_of_element(element)]
+    return []
+
+
+def _split_names(value: object) -> list[str]:
+    """Split a string of operator names separated by blanks; anything else has none."""
+    words = value.split() if isinstance(value, str) else []
+    is_list = len(words) >= MIN_NAMES and all(word in _NAMES for word in words)
+    return words if is_list else []
+
+
+def _names_of_element(node: ast.expr | None) -> list[str]:
+    """Return the name that an element is, alone or after its domain, or the names inside it."""
+    if node is None:  # of `**other` in a dict
+        return []
+    value = node.elts[1] if isinstance(node, ast.Tuple) and len(node.elts) == 2 else node
+    if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value in _NAMES:
+        return [value.value]
+    return _collect_names(node)
