@@ -34,6 +34,12 @@ def without(row, operator):
     return replace(row, ops={name: entry for name, entry in row.ops.items() if name != operator})
 
 
+def test_a_name_means_one_operator():
+    """No two formats share a name in any generation: that is how a node finds its own."""
+    names = [name for form in (*FORMATS, *TRAINED_ONLY) for name in dict.fromkeys(form.names)]
+    assert len(names) == len(set(names))
+
+
 @pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
 def test_operators_of_a_row_exist(target):
     """A row lists operators that are in the table, by their own names, each with an arithmetic of its kind."""

@@ -11,13 +11,15 @@ from onnxruntime import quantization as ort_quantization
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.graph import ir
+from lingeronnx.graph import ir, operators
 from lingeronnx.plan import Affine, Rounding
 from lingeronnx.qdq.read import read
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
+from tests.each import check_each
 from tests.examples import first
 from tests.nets import NETS, quantized, samples
+from tests.passes.helpers import ops
 
 
 class Reader:
@@ -147,6 +149,44 @@ def test_a_relu_that_was_left_to_saturation_comes_back(tmp_path):
     found = read(ir.load(path))
     assert "Relu" in {node.op_type for node in found.graph.graph}
     assert any("Relu written out" in note for note in found.notes)
+
+
+def read_with_quantizer(body, **arrays):
+    """Return the operators read from a graph whose output is quantized to uint8, which has no sign."""
+    text = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[N,4,2,2] x) => (float[N,A,B,C] z) {{
+        {body} q = QuantizeLinear(y, s, zero) z = DequantizeLinear(q, s, zero) }}"""
+    model = onnx.parser.parse_model(text)
+    for name, array in {"s": np.float32(0.1), "zero": np.uint8(0), **arrays}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return ops(read(ir.from_proto(model)).graph)
+
+
+def test_a_sign_is_kept():
+    """No second Relu is written behind what a Relu leaves without a sign."""
+
+    def check(body):
+        arrays = {"five": np.float32(5)} if "five" in body else {}
+        op_types = read_with_quantizer(f"c = Neg(x) r = Relu(c) y = {body}", **arrays)
+        assert op_types.count("Relu") == 1
+
+    bodies = (
+        "DepthToSpace<blocksize = 2>(r)",
+        "Max(r, r)",
+        "Sum(r, r)",
+        "Div(r, five)",
+        "Round(r)",
+    )
+    check_each(check, bodies)
+
+
+def test_no_relu_follows_what_is_never_negative():
+    """A quantizer without negative integers stands for a Relu behind anything else."""
+
+    def check(op_type):
+        assert read_with_quantizer(f"y = {op_type}(x)") == [op_type]
+
+    op_types = operators.NEVER_NEGATIVE & (operators.REDUCES.keys() | operators.ROWS)
+    check_each(check, sorted(op_types))
 
 
 def test_requantize_takes_the_weights_alone(tmp_path):

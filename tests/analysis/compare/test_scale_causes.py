@@ -1,16 +1,20 @@
 """The scale that is advised: the power of two that leaves the least error, tried here by rounding the values."""
 
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lingeronnx.analysis.compare import scale_causes
 from lingeronnx.analysis.compare.join import ComparedTensor
 from lingeronnx.analysis.compare.scale_causes import held_wrong
 from lingeronnx.analysis.stats.stored_form import StoredForm
+from lingeronnx.graph import operators
 from lingeronnx.plan import Affine
+from tests.each import check_each
 from tests.examples import examples
 
 
@@ -73,3 +77,14 @@ def test_a_coarse_scale_is_named_sooner_where_the_user_gave_it():
     assert 25 < row.judged.sqnr < 35
     assert held_wrong(row, {}, {}) is None
     assert held_wrong(row, {}, {}, fixed=True).kind == "scale too small"
+
+
+def test_a_wrong_scale_is_that_of_the_tensor_before(monkeypatch):
+    """An operator that keeps the scale has no finding if the tensor before it has none."""
+    monkeypatch.setattr(scale_causes, "_of_scale", lambda *_: SimpleNamespace(kind="wide"))
+
+    def check(op_type):
+        row = SimpleNamespace(kinds=(op_type, op_type), held=SimpleNamespace(q=Affine(4.0)))
+        assert held_wrong(row, {"before": row}, {}) is None
+
+    check_each(check, sorted(operators.KEEP_SCALE))

@@ -1,0 +1,56 @@
+"""Functions of one number and masks are recognized for every operator that they go through."""
+
+from itertools import product
+
+import numpy as np
+
+from lingeronnx.formats import functions
+from lingeronnx.graph import operators
+from lingeronnx.ops.functions.masks import masked_at_run_time
+from lingeronnx.plan import Affine
+from tests.each import check_each
+from tests.passes.helpers import graph
+
+#: Swish is recognized as Silu, HardSwish not at all.
+OTHER_NAMES = {"HardSwish", "Swish"}
+
+
+def test_a_mask_computed_at_run_time():
+    """It is recognized behind what moves or converts it; a quotient by a large number is none."""
+    operands = {"Reshape": ", s", "Squeeze": ", a", "Tile": ", one"}
+    attributes = {"Cast": "<to = 1>"}
+    initializers = {
+        "far": np.float32(-1e4),
+        "s": np.array([0, 4, 1]),
+        "a": np.array([2]),
+        "one": np.ones(3, np.int64),
+    }
+
+    def check(producer, mover):
+        step = f"{mover}{attributes.get(mover, '')}(b{operands.get(mover, '')})"
+        text = f"""g (float[N,4,1] x, float[N,4,1] m) => (float z) {{
+            b = {producer}(m, far) c = {step} y = Add(x, c) z = ReduceSum(y) }}"""
+        used = {name: array for name, array in initializers.items() if f", {name})" in text}
+        model = graph(text, **used)
+        (total,) = (node.outputs[0] for node in model.graph if node.op_type == "Add")
+        assert masked_at_run_time(total) == (producer == "Mul")
+
+    movers = ("Flatten", "Reshape", "Squeeze", "Tile", "Transpose", "Cast")
+    check_each(check, product(("Mul", "Div"), movers))
+
+
+def test_a_table_is_recognized_as_its_function():
+    """Also of one that has attributes, with their defaults."""
+    x, o = Affine(16.0), Affine(8.0)
+    inputs = x.real(np.arange(-128, 128))
+
+    def check(name):
+        function = operators.FUNCTIONS[name]
+        with np.errstate(all="ignore"):
+            real = function(inputs, lambda attribute, default: default) * o.scale
+        table = np.clip(np.floor(np.nan_to_num(real) + 0.5), -128, 127).astype(np.int8)
+        assert functions.function_of(table, x, o, name) == name
+        table[::2] ^= 3
+        assert functions.function_of(table, x, o, name) is None
+
+    check_each(check, sorted(operators.FUNCTIONS.keys() - OTHER_NAMES))
