@@ -1,0 +1,47 @@
+"""Importing the package, the command line, or what runs a graph loads nothing heavy before it is needed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "torch",
+    "numba",
+    "onnxruntime",
+    "onnx",
+    "onnx_ir",
+    "llvmlite",
+    "pydantic",
+    "yaml",
+    "rich",
+    "click",
+)
+#: What a session on an integer graph can do without. "sympy.core" stands for all of sympy, whose
+#: import `lingeronnx.graph` delays.
+UNUSED_IN_A_SESSION = (
+    "torch",
+    "onnxruntime",
+    "numba",
+    "pydantic",
+    "yaml",
+    "sympy.core",
+    "lingeronnx.flow",
+)
+
+
+@pytest.mark.parametrize(
+    "module, banned",
+    (
+        ("lingeronnx", HEAVY),
+        ("lingeronnx.cli", HEAVY[:6]),
+        ("lingeronnx.run.simulation", UNUSED_IN_A_SESSION),
+    ),
+)
+def test_import_is_light(module, banned):
+    code = f"import sys, {module}; print([m for m in {banned} if m in sys.modules])"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
