@@ -1,6 +1,6 @@
 """What `public.json` holds: the names, commands and options that docs/stability.md promises.
 
-    python -m tests.house.public
+    python -m tests.api.public
 
 writes the file anew, with what is there now. What a release promised stays until a minor version that follows one in
 which it warned; so lines are added freely, and taken out only with such a version.

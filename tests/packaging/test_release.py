@@ -14,7 +14,7 @@ import yaml
 import lingeronnx
 from benchmarks import container_steps, lowest_versions, packages
 from lingeronnx import demo
-from tests.house.test_wheel import SOURCES
+from tests.packaging.test_wheel import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = configparser.ConfigParser()
