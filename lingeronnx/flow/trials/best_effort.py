@@ -24,6 +24,7 @@ from .evidence import CAP
 from .gains import ERRORS, STEP_ERRORS, Gain
 from .output_widths import LEAST as LEAST_WIDE
 from .output_widths import finer, widened
+from .verdict_log import log_verdict
 
 __all__ = ["with_best_effort"]
 
@@ -56,13 +57,14 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
         if not gain.changed:
             notes.append(f"effort best: {name} changes nothing")
             continue
-        kept = gain.clear(least, ERRORS)
+        kept = _log_gain(gain, gain.clear(least, ERRORS), least, name)
         end = "" if kept else ", and was not kept"
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
         return compared_model.with_notes(notes)
-    if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, ERRORS):
+    whole = trials.between(first.errors, best.errors)
+    if not _log_gain(whole, whole.clear(_CLEAR, ERRORS), _CLEAR, "together"):
         return compared_model.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
     exact = refined(best.planned, best.methods, progress=progress)
     final = compared(prepared, best.planned, exact, progress)
@@ -74,9 +76,19 @@ def with_best_effort(compared_model: Compared, progress: Progress | None = None)
 def _worse(best: Compared, other: Compared) -> str:
     """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
     (worst, mean), (least, new) = _score(best), _score(other)
-    if least >= worst and new > mean:
+    accepted = least >= worst and new > mean
+    measured = {"worst_gain_db": least - worst, "mean_gain_db": new - mean}
+    criterion = {"worst_gain_db": 0.0, "mean_gain_db": 0.0}
+    if log_verdict("methods", accepted, criterion=criterion, measured=measured, label="held back"):
         return ""
     return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {best.fidelity.on}"
+
+
+def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
+    """Log the verdict on a gain that was measured on samples set aside; return it."""
+    measured = {"gain_db": gain.value, "standard_error_db": gain.error, "worst_gain_db": gain.worst}
+    criterion = {"mean_db": least, "errors": ERRORS}
+    return log_verdict("methods", accepted, criterion=criterion, measured=measured, label=label)
 
 
 def _score(compared_model: Compared) -> tuple[float, float]:

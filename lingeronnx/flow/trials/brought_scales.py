@@ -21,6 +21,7 @@ from ..report.fidelity import measured_tensors
 from .cross_validation import squares
 from .evidence import CLEAR
 from .gains import ERRORS, gain
+from .verdict_log import log_verdict
 
 __all__ = ["FEWEST", "better_of"]
 
@@ -81,7 +82,9 @@ def _decided(
         f"measured on {_count(kept, feeds)} samples set aside: its scales as the platform holds them {each[0]:.1f} dB, "
         f"its weights alone quantized anew {each[1]:.1f} dB"
     )
-    if found.clear(CLEAR, ERRORS):
+    measured = {"gain_db": found.value, "standard_error_db": found.error, "worst_gain_db": found.worst}
+    criterion, accepted = {"mean_db": CLEAR, "errors": ERRORS}, found.clear(CLEAR, ERRORS)
+    if log_verdict("other_scales", accepted, criterion=criterion, measured=measured):
         return anew(None).with_notes([f"{told}; the latter is taken (--no-requantize keeps the scales)"])
     return kept.with_notes([f"{told}; the scales are kept (--requantize takes the weights alone)"])
 

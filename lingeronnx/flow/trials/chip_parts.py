@@ -17,6 +17,7 @@ from ..report.comparison import Compared, compared
 from .departures import ROUNDS, Departures
 from .evidence import levels
 from .host_offload import told_host
+from .verdict_log import log_verdict
 
 __all__ = ["with_chip_parts"]
 
@@ -84,7 +85,10 @@ def _with_small_parts(best: Compared, progress: Progress | None) -> Compared:
             more = dict.fromkeys(departures.layers(part.members), why)
             other = _with_host(best, {**best.prepared.parts.floats, **more}, progress)
             gains = [after - before for before, after in zip(levels(best), levels(other), strict=True)]
-            if max(gains) >= _GAIN and min(gains) >= -_LOSS:
+            accepted = max(gains) >= _GAIN and min(gains) >= -_LOSS
+            measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
+            criterion = {"some_db": _GAIN, "loss_db": _LOSS}
+            if log_verdict("small_parts", accepted, criterion=criterion, measured=measured):
                 best = other
     return best
 
@@ -115,6 +119,7 @@ def _with_layers(best: Compared, progress: Progress | None) -> Compared:
     floats = {name: why for name, why in prepared.parts.floats.items() if name not in layers}
     other = _with_host(best, floats, progress)
     lost = [before - after for before, after in zip(levels(best), levels(other), strict=True)]
-    if max(lost, default=0.0) > _LOSS or not other.result.report.program.runs:
-        return best
-    return other
+    highest_loss = max(lost, default=0.0)
+    accepted = highest_loss <= _LOSS and other.result.report.program.runs
+    log_verdict("layers_back", accepted, criterion={"loss_db": _LOSS}, measured={"highest_loss_db": highest_loss})
+    return other if accepted else best

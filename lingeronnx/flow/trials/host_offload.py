@@ -21,6 +21,7 @@ from ..prepare.states import cells, gates, recurrences
 from ..report.comparison import Compared, compared
 from ..report.report import float_nodes
 from .evidence import level, levels
+from .verdict_log import log_verdict
 from .weak_nodes import without_weak_nodes
 
 __all__ = ["ends", "told_host", "with_best_ends", "with_cells"]
@@ -301,11 +302,16 @@ def _wins(old: Compared, new: Compared, gain: float) -> bool:
     gains = [level(after.outputs[name]["sqnr"]) - level(output["sqnr"]) for name, output in before.outputs.items()]
     parts = {(p.output, p.axis, p.first): min(level(p.sqnr), _EXACT) for p in after.parts}
     gains += [parts[p.output, p.axis, p.first] - min(level(p.sqnr), _EXACT) for p in before.parts]
-    if max(gains, default=0.0) < gain or (min(gains, default=0.0) < -_LOSS and not _rescued(old, new, gains)):
-        return False
-    if _cut(old.prepared):  # not ready for a chip, whatever its parts are
-        return True
-    return new.result.report.chip_ready or not old.result.report.chip_ready
+    lowest, highest = min(gains, default=0.0), max(gains, default=0.0)
+    nearer = highest >= gain and (lowest >= -_LOSS or _rescued(old, new, gains))
+    accepted = nearer and _keeps_chip(old, new)
+    measured = {"highest_gain_db": highest, "lowest_gain_db": lowest}
+    return log_verdict("ends", accepted, criterion={"some_db": gain, "loss_db": _LOSS}, measured=measured)
+
+
+def _keeps_chip(old: Compared, new: Compared) -> bool:
+    """Whether what was ready for a chip still is; a model that float operators cut never was."""
+    return _cut(old.prepared) or new.result.report.chip_ready or not old.result.report.chip_ready
 
 
 def _rescued(old: Compared, new: Compared, gains: Sequence[float]) -> bool:

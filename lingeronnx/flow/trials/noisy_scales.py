@@ -18,6 +18,7 @@ from ..planning.plan_record import Planned
 from ..report.comparison import Compared, compared
 from .evidence import CAP, CLEAR, is_real, levels
 from .gains import STEP_ERRORS, Gain, gain
+from .verdict_log import log_verdict
 
 __all__ = ["with_finer_noisiest"]
 
@@ -50,7 +51,10 @@ def with_finer_noisiest(compared_model: Compared, progress: Progress | None = No
         if plan is None:
             continue
         other = compared(prepared, replace(planned, plan=plan), exact, progress, explain=False)
-        if not _gain(best, other).clear(CLEAR, STEP_ERRORS):
+        step = _gain(best, other)
+        measured = {"gain_db": step.value, "standard_error_db": step.error, "worst_gain_db": step.worst}
+        criterion, accepted = {"mean_db": CLEAR, "errors": STEP_ERRORS}, step.clear(CLEAR, STEP_ERRORS)
+        if not log_verdict("noisiest", accepted, criterion=criterion, measured=measured):
             break
         best = other
         finer.append(names[-1])

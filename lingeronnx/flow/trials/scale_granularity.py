@@ -18,6 +18,7 @@ from ..prepare.preparation import Prepared
 from ..report.comparison import Compared, compared
 from .evidence import gained, is_evidence, levels
 from .stage_ablation import without_losing_stages
+from .verdict_log import log_verdict
 
 __all__ = ["with_finer_scales"]
 
@@ -48,7 +49,8 @@ def with_finer_scales(compared_model: Compared, progress: Progress | None = None
     except ConstraintError:  # with require_chip
         return None
     gain = gained(compared_model, finer)
-    if gain < _CLEAR:
+    accepted = gain >= _CLEAR
+    if not log_verdict("granularity", accepted, criterion={"mean_db": _CLEAR}, measured={"gain_db": gain}):
         return None
     what = " and ".join(_WHAT[name] for name in settings)
     usual = " ".join(f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings)

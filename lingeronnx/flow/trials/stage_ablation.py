@@ -21,7 +21,9 @@ from ..planning.refinement import refined
 from ..planning.scale_sources import plain_scales
 from ..prepare.preparation import Prepared
 from ..report.comparison import Compared, compared
-from .evidence import CAP, gained, is_better, is_evidence, levels
+from .evidence import CAP, CLEAR, gained, is_better, is_evidence, levels
+from .gains import ERRORS
+from .verdict_log import log_verdict
 
 __all__ = ["without_losing_stages"]
 
@@ -83,7 +85,9 @@ def _plain(prepared: Prepared, planned: Planned, progress: Progress | None) -> P
 
 def _better(best: Compared, other: Compared, why: str) -> Compared:
     """Return `best`, or `other` where it is better, with a note that says why."""
-    if not is_better(best, other) or _loses_chip(best, other):
+    accepted = is_better(best, other) and not _loses_chip(best, other)
+    measured, criterion = {"gain_db": gained(best, other)}, {"mean_db": CLEAR, "errors": ERRORS}
+    if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=why):
         return best
     gain = f"{gained(best, other):.1f} dB nearer to the float model's {other.fidelity.on}"
     return other.with_notes([f"{why}: that brings the outputs {gain}"])

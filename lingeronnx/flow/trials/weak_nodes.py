@@ -24,6 +24,7 @@ from ..planning.scale_sources import plan_for
 from ..report.comparison import Compared, compared
 from ..report.fidelity import agreement
 from .evidence import level, levels
+from .verdict_log import log_verdict
 
 __all__ = ["own_levels", "weak_nodes", "without_weak_nodes"]
 
@@ -58,7 +59,10 @@ def without_weak_nodes(best: Compared, progress: Progress | None = None) -> dict
             continue
         other = tried(more)
         gains = [after - before for before, after in zip(_kept(now), _kept(other), strict=True)]
-        if max(gains) >= _GAIN and min(gains) >= -_LOSS:
+        accepted = max(gains) >= _GAIN and min(gains) >= -_LOSS
+        measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
+        criterion = {"some_db": _GAIN, "loss_db": _LOSS, "node_level_db": least}
+        if log_verdict("weak_nodes", accepted, criterion=criterion, measured=measured):
             now, found = other, more
     return found
 
