@@ -11,7 +11,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +113,8 @@ AREAS = {
 
 _SAME = {"BadParameter": "UsageError", "UnheldScale": "ConstraintError", "LingerOnnxError": "ConfigError"}
 _SENTENCE = "code_of_others"  # errors.code_of_others(sentence, kind): the sentence, and a reason in brackets
+_MAKER = re.compile("|".join([*GROUPS, *_SAME, _SENTENCE]))
+_Function = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Message(NamedTuple):
@@ -156,11 +158,16 @@ def _row(message: Message) -> list[str]:
     return [f"{fence}{pad}{what.replace('|', chr(92) + '|')}{pad}{fence}", cell(rest.replace("`", ""))]
 
 
-def messages() -> Iterator[Message]:
-    """Yield every message of the sources."""
+@cache
+def messages() -> tuple[Message, ...]:
+    """Return every message of the sources."""
+    collected: list[Message] = []
     for root in ("lingeronnx", "simulator"):
         for path in sorted((_ROOT / root).rglob("*.py")):
-            yield from Module(path.relative_to(_ROOT).as_posix(), path.read_text(encoding="utf-8")).messages()
+            text = path.read_text(encoding="utf-8")
+            if _MAKER.search(text):  # other files need not be parsed
+                collected += Module(path.relative_to(_ROOT).as_posix(), text).messages()
+    return tuple(collected)
 
 
 class Module:
@@ -168,45 +175,43 @@ class Module:
 
     def __init__(self, path: str, text: str) -> None:
         self._path = path
-        self._tree = ast.parse(text)
+        self._nodes = _nodes_by_function(ast.parse(text))
+        self._functions = defaultdict(list)
+        for function in self._nodes:
+            if not isinstance(function, ast.Module):
+                self._functions[function.name].append(function)
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages that it makes."""
-        for function in [self._tree, *self._functions.values()]:
-            for node in _own(function):
+        """Yield the messages that the module makes."""
+        for function, nodes in self._nodes.items():
+            for node in nodes:
                 if isinstance(node, ast.Call) and node.args:
                     for group, text in self._raised(node, function):
                         yield Message(group, self._area(), text)
-
-    @cached_property
-    def _functions(self) -> dict[str, ast.AST]:
-        found = (n for n in ast.walk(self._tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-        return {f"{node.name}:{node.lineno}": node for node in found}
 
     def _area(self) -> str:
         place = self._path.removeprefix("lingeronnx/")
         fits = [key for key in AREAS if place.startswith(f"{key}/" if "/" in place else f"{key}.")]
         return AREAS[max(fits, key=len, default="")]
 
-    def _raised(self, call: ast.Call, function: ast.AST) -> Iterator[tuple[str, str]]:
+    def _raised(self, call: ast.Call, function: _Function) -> Iterator[tuple[str, str]]:
         """Yield (group, text) of a call that makes an exception of ours, or hands a sentence to one."""
-        name = ast.unparse(call.func).rpartition(".")[2]
+        name = _last_name(call.func)
         group = _SAME.get(name, name)
         if name == _SENTENCE and len(call.args) > 1:
-            kind = ast.unparse(call.args[1]).rpartition(".")[2]
             for text in self._texts(call.args[0], function):
-                yield kind, f"{text} ({_OPEN})"
+                yield _last_name(call.args[1]), f"{text} ({_OPEN})"
         elif group in GROUPS:
             for text in self._texts(call.args[0], function):
                 if re.search(r"\w", text):
                     yield group, text
 
-    def _texts(self, value: ast.expr, function: ast.AST) -> Iterator[str]:
+    def _texts(self, value: ast.expr, function: _Function) -> Iterator[str]:
         """Yield what a message may be: a choice of two gives two, a name what is assigned to it."""
         for text in self._alternatives(value, function, 3):
             yield re.sub(rf"{_OPEN}(?:, {_OPEN}|{_OPEN})+", _OPEN, " ".join(text.split()))
 
-    def _alternatives(self, value: ast.expr, function: ast.AST, depth: int) -> list[str]:
+    def _alternatives(self, value: ast.expr, function: _Function, depth: int) -> list[str]:
         if isinstance(value, ast.Constant):
             return [value.value] if isinstance(value.value, str) else [_OPEN]
         if isinstance(value, ast.JoinedStr):
@@ -217,26 +222,46 @@ class Module:
         if isinstance(value, ast.IfExp):
             return [text for side in (value.body, value.orelse) for text in self._alternatives(side, function, depth)]
         if depth and isinstance(value, ast.Name):
-            made = (n for n in _own(function) if isinstance(n, ast.Assign | ast.NamedExpr))
-            sources = [n.value for n in made if any(ast.unparse(t) == value.id for t in _targets(n))]
-            return [text for source in sources for text in self._alternatives(source, function, depth - 1)] or [_OPEN]
+            return self._assigned(value.id, function, depth - 1) or [_OPEN]
         if depth and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
             return self._returned(value.func.id, depth - 1) or [_OPEN]
         return [_OPEN]
 
+    def _assigned(self, name: str, function: _Function, depth: int) -> list[str]:
+        """Return what a name of a function may hold."""
+        assignments = (n for n in self._nodes[function] if isinstance(n, ast.Assign | ast.NamedExpr))
+        values = [n.value for n in assignments if any(ast.unparse(t) == name for t in _targets(n))]
+        return [text for value in values for text in self._alternatives(value, function, depth)]
+
     def _returned(self, name: str, depth: int) -> list[str]:
-        """Return what the function of this module may return."""
-        found = [node for key, node in self._functions.items() if key.startswith(f"{name}:")]
-        values = [(n.value, node) for node in found for n in _own(node) if isinstance(n, ast.Return) and n.value]
-        return [text for value, node in values for text in self._alternatives(value, node, depth)]
+        """Return what the functions of this module with a name may return."""
+        texts = []
+        for function in self._functions[name]:
+            for node in self._nodes[function]:
+                if isinstance(node, ast.Return) and node.value:
+                    texts += self._alternatives(node.value, function, depth)
+        return texts
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function or module, those of functions within apart."""
-    for child in ast.iter_child_nodes(function):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-            yield from _own(child)
+def _nodes_by_function(tree: ast.Module) -> dict[_Function, list[ast.AST]]:
+    """Return the nodes of the module and of each function in it, those of functions within apart."""
+    nodes: dict[_Function, list[ast.AST]] = {tree: []}
+    waiting: list[tuple[_Function, ast.AST]] = [(tree, tree)]
+    while waiting:
+        function, node = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                nodes[child] = []
+                waiting.append((child, child))
+            else:
+                nodes[function].append(child)
+                waiting.append((function, child))
+    return nodes
+
+
+def _last_name(value: ast.expr) -> str:
+    """Return the name behind the last dot of an expression; "" if it is neither a name nor an attribute."""
+    return value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
 
 
 def _targets(node: ast.Assign | ast.NamedExpr) -> list[ast.expr]:

@@ -17,9 +17,11 @@ from markdown_it import MarkdownIt
 import lingeronnx as lo
 from docs.pages import DOCS
 from lingeronnx.cli import main
+from tests.each import check_each
 
-PAGES = [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
-NAMES = [page.relative_to(DOCS.parent).as_posix() for page in PAGES]
+ROOT = DOCS.parent
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -71,18 +73,22 @@ def exists(name):
     return True
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_commands_and_options_exist(page):
-    text = page.read_text(encoding="utf-8")
-    assert [(words, bad) for words in commands(text) if (bad := wrong(words))] == []
-    assert [(words, bad) for words in spans(text) if (bad := wrong(words))] == []
+def test_commands_and_options_exist():
+    def check(name):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        calls = [*commands(text), *spans(text)]
+        assert [(words, bad) for words in calls if (bad := wrong(words))] == []
+
+    check_each(check, NAMES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_python_compiles_and_its_names_exist(page):
-    for language, code in blocks(page.read_text(encoding="utf-8")):
-        if (language == "python" and ">>>" not in code) or "import lingeronnx" in code:
-            assert [name for name in names_of(code) if not exists(name)] == [], code
+def test_python_compiles_and_its_names_exist():
+    def check(name):
+        for language, code in blocks((ROOT / name).read_text(encoding="utf-8")):
+            if (language == "python" and ">>>" not in code) or "import lingeronnx" in code:
+                assert [name for name in names_of(code) if not exists(name)] == [], code
+
+    check_each(check, NAMES)
 
 
 def test_what_is_wrong_is_seen():

@@ -1,14 +1,38 @@
-"""Pages that the code tells say what they are for, and every page has its place on the site."""
+"""Generated pages are current and complete, and every page has its place on the site."""
 
 import re
+import subprocess
+import sys
+
+import pytest
 
 from docs.pages import DOCS, written
+from docs.pages.commands import page as commands_page
 from docs.pages.markdown import cell, table
 from lingeronnx.cli import main
 from lingeronnx.targets import PLATFORMS
 
-WRITTEN = written()
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def generated():
+    """Return the generated pages, each under its path below docs/."""
+    return written()
+
+
+def test_generated_pages_are_current(generated):
+    stale = [path for path, text in generated.items() if (DOCS / path).read_text("utf-8") != text]
+    assert stale == [], "run `make docs-pages` (or `python -m docs.pages`) and commit the result"
+
+
+def test_a_command_that_ran_before_changes_no_page():
+    """Click keeps the first help option that it makes of a command."""
+    code = "from docs.pages.commands import page\nfrom lingeronnx.cli import main\n"
+    code += "main(['quantize', '--help'], standalone_mode=False)\nprint(page())"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.rstrip().endswith(commands_page().rstrip())
 
 
 def test_every_page_is_on_the_site():
@@ -27,18 +51,18 @@ def test_no_page_is_lost_behind_one_of_the_generator():
     assert not {"search.md", "genindex.md", "py-modindex.md"} & set(PAGES)
 
 
-def test_commands_has_every_option():
-    text = WRITTEN["reference/commands.md"]
+def test_commands_has_every_option(generated):
+    text = generated["reference/commands.md"]
     for name, command in main.commands.items():
         assert f"## lingeronnx {name}" in text
         for parameter in command.params:
             assert all(option in text for option in parameter.opts if option.startswith("-"))
 
 
-def test_each_target_has_its_page():
+def test_each_target_has_its_page(generated):
     sections = ("Overview", "Requirements", "Quantization", "Operators and limits", "Troubleshooting")
     for target in PLATFORMS:
-        text = WRITTEN[f"targets/{target.name}.md"]
+        text = generated[f"targets/{target.name}.md"]
         assert re.findall(r"^## (.*)$", text, re.MULTILINE) == list(sections)
         assert all(f"`{name}`" in text for name in target.ops)
         assert all(fault.key in text for fault in target.faults)

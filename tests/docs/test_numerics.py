@@ -6,6 +6,7 @@ docs/activations.md, the part of docs/numerics.md with the same figures and the 
 import doctest
 import importlib.util
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna.faults import LunaFault
+from tests.each import check_each
 from tests.reference.test_reference import single
 
 ROOT = Path(__file__).parents[2]
@@ -37,17 +39,21 @@ def examples():
     return names
 
 
-@pytest.mark.parametrize("platform", [target.name for target in PLATFORMS])
-def test_worked_pixel(platform):
+def test_worked_pixel():
     """The numbers of the 3x3 example, on every platform, both ways."""
-    found = examples()
-    x, w = (np.array(found[key], np.int8)[None, None] for key in "xw")
-    scales = {"scale_x": 2.0 ** found["q_x"], "scale_w": 2.0 ** found["q_w"], "scale_o": 2.0 ** found["q_o"]}
-    bias = np.array([found["bias"]], np.int32)
-    model = single("Conv2dInt", [x], [w, bias], platform=platform, kernel_shape=[3, 3], **scales)
-    (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": x})
-    (plain,) = ReferenceEvaluator(model, new_ops=lo.reference_ops(platform)).run(None, {"x0": x})
-    assert simulated.item() == plain.item() == found["y"] == 24
+    names = examples()
+    x, w = (np.array(names[key], np.int8)[None, None] for key in "xw")
+    scales = {"scale_x": 2.0 ** names["q_x"], "scale_w": 2.0 ** names["q_w"], "scale_o": 2.0 ** names["q_o"]}
+    bias = np.array([names["bias"]], np.int32)
+
+    def check(platform):
+        model = single("Conv2dInt", [x], [w, bias], platform=platform, kernel_shape=[3, 3], **scales)
+        (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": x})
+        operators = lo.reference_ops(platform)
+        (plain,) = ReferenceEvaluator(model, new_ops=operators).run(None, {"x0": x})
+        assert simulated.item() == plain.item() == names["y"] == 24
+
+    check_each(check, [target.name for target in PLATFORMS])
 
 
 def test_worked_pixel_with_zero_points():
@@ -156,7 +162,10 @@ def test_pictures_can_be_drawn(errors, tmp_path):
     assert "venus, arcs" in first
 
 
-@pytest.mark.parametrize("name", ("Sigmoid", "Tanh", "SiLU", "GELU"))
-def test_tables_are_exact_on_generic(errors, name):
-    """What the page says of `generic`: half a count, at every scale, for every integer."""
-    assert max(np.abs(errors.operator_error(name, "generic", q)).max() for q in errors.EXPONENTS) <= 0.5
+def test_tables_are_exact_on_generic(errors):
+    """On `generic` the error is at most half a count, at every scale, for every integer."""
+
+    def check(name, exponent):
+        assert np.abs(errors.operator_error(name, "generic", exponent)).max() <= 0.5
+
+    check_each(check, product(("Sigmoid", "Tanh", "SiLU", "GELU"), errors.EXPONENTS))
