@@ -4,7 +4,6 @@ What needs the vendor's packer or a board (`tpacker`, `verify` and `profile-boar
 """
 
 import ast
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -17,12 +16,12 @@ from markdown_it import MarkdownIt
 import lingeronnx as lo
 from docs.pages import DOCS
 from lingeronnx.cli import main
+from tests.api.public import torch_names
 from tests.each import check_each
 
 ROOT = DOCS.parent
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-TORCH = importlib.util.find_spec("torch") is not None
 
 
 def blocks(text):
@@ -62,11 +61,12 @@ def names_of(code):
 
 
 def exists(name):
-    """Whether a name such as lo.compat.X is there; what needs torch, where that is installed."""
+    """Whether a name such as lo.compat.X exists; names below lo.torch are read, without importing torch."""
+    parts = name.split(".")[1:]
+    if parts[0] == "torch":
+        return parts[1:2] == [] or parts[1] in torch_names()
     thing = lo
-    for part in name.split(".")[1:]:
-        if thing is lo and part == "torch" and not TORCH:
-            return True
+    for part in parts:
         if not hasattr(thing, part):
             return False
         thing = getattr(thing, part)
@@ -99,6 +99,7 @@ def test_what_is_wrong_is_seen():
     assert wrong(["analyze", "weights", "M", "--json"]) == wrong(["MODEL", "..."]) == []
     assert names_of("lo.compat.wb_analyse(lo.x)") == ["lo.compat", "lo.compat.wb_analyse", "lo.x"]
     assert [exists(name) for name in ("lo.quantize", "lo.x", "lo.compat.x")] == [True, False, False]
+    assert [exists(name) for name in ("lo.torch", "lo.torch.init", "lo.torch.x")] == [True, True, False]
 
 
 # ---- the first pages are run -----------------------------------------------------------------------------------------

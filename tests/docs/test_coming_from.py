@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import lingeronnx as lo
 from lingeronnx import cli
+from tests.api.public import torch_names
 from tests.each import check_each
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,10 +28,9 @@ def test_names_of_other_tools_are_all_told() -> None:
 
 
 def test_names_of_the_torch_part_exist() -> None:
-    pytest.importorskip("torch")
     names = set(re.findall(r"\blo\.torch\.([A-Za-z_]+)", TEXT))
     assert {"init", "trace_layers", "export"} <= names
-    assert [name for name in sorted(names) if name not in lo.torch.__all__] == []
+    assert sorted(names - set(torch_names())) == []
 
 
 def test_commands_and_their_options_exist() -> None:
