@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import onnx
 
-__all__ = ["MIN_NAMES", "REASONS", "OperatorCollection", "find_operator_collections"]
+__all__ = ["MIN_NAMES", "NAMES", "REASONS", "OperatorCollection", "find_operator_collections"]
 
 MIN_NAMES = 3
 
@@ -48,7 +48,7 @@ REASONS = {
 }
 
 _SCHEMAS = onnx.defs.get_all_schemas_with_history()
-_NAMES = frozenset(schema.name for schema in _SCHEMAS if not schema.domain)
+NAMES = frozenset(schema.name for schema in _SCHEMAS if not schema.domain)
 _DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 
 
@@ -118,7 +118,7 @@ def _collect_names(node: ast.expr) -> list[str]:
 def _split_names(value: object) -> list[str]:
     """Split a string of operator names separated by blanks; anything else has none."""
     words = value.split() if isinstance(value, str) else []
-    is_list = len(words) >= MIN_NAMES and all(word in _NAMES for word in words)
+    is_list = len(words) >= MIN_NAMES and all(word in NAMES for word in words)
     return words if is_list else []
 
 
@@ -127,6 +127,6 @@ def _names_of_element(node: ast.expr | None) -> list[str]:
     if node is None:  # of `**other` in a dict
         return []
     value = node.elts[1] if isinstance(node, ast.Tuple) and len(node.elts) == 2 else node
-    if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value in _NAMES:
+    if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value in NAMES:
         return [value.value]
     return _collect_names(node)

@@ -5,12 +5,13 @@ import os
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from docs.pages.notebooks import EXAMPLES, cells, notebooks
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 
 #: The integer graph that each example leaves.
 LEFT = {
