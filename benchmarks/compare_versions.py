@@ -1,25 +1,32 @@
-"""What two versions of lingeronnx write and compute for the same models: equal or not, and where they differ.
+"""Compare what two versions of lingeronnx write and compute for the same models.
 
     PYTHONPATH=OLD python NEW/benchmarks/compare_versions.py --save old.json
     PYTHONPATH=NEW python NEW/benchmarks/compare_versions.py --against old.json
     ... --quick                               a minute or two, for after each step of a refactoring
-    ... --sets real --platform venus --only 'face*'
+    ... --numbers                             texts may differ: after a change of messages
+    ... --sets real --platform venus --effort normal best --only 'face*'
 
-A refactoring leaves both the same. Every model is quantized for every platform, from a few samples, and becomes one
-fingerprint:
+A refactoring leaves both the same. Every model is quantized for every platform at every effort, and becomes one
+fingerprint of two parts. `numbers`:
 
     files      hashes of the written files: the graph, the part for the packer, the plan
     named      one line per node of the graph file with all names, in the order of the file: says which bytes moved
     graph      the integer graph in a form that no name of a tensor or node and no order of writing changes: one line
                per node with its operator, attributes and inputs; an initializer stands as its type, shape and hash
-    linger     a hash of the same of the graph converted to domain linger, or that there is none
-    packer     the packer's line; cost, notes and findings of the report stand in `report`, as a hash each
-    check      hashes of what check says of the float model and of the written file, each part by itself
+    linger     a hash of the same of the graph converted to domain linger, or whether there is one
+    packer     the packer's command line
+    report     of each entry of the report a hash of its numbers, identifiers and structure, without its sentences
+    check      the same of `check` of the float model and of the written file
+    verdicts   what each trial decided and by which figures (`flow/trials/verdict_log.py`); empty of older versions
+    deployed   hashes of the files that `deploy` writes for a chip, C without comments
     outputs    hashes of what the simulator computes on other samples, on the executor's arithmetic and on the training
                side's where it is known; of a model with states call by call, with its states fed back
 
+`texts` has the hashes of the sentences: of the report, of `check`, of refusals, and of deployed texts. The name of the
+temporary folder and the version of the package are in neither.
+
 Models and data: see version_models.py. One script serves both versions: PYTHONPATH chooses the package, and this file
-uses nothing but its public names. The exit status is 1 where anything differs.
+uses nothing but its public names. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -28,11 +35,16 @@ import argparse
 import difflib
 import fnmatch
 import hashlib
+import itertools
 import json
+import logging
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +55,7 @@ from version_models import SETS, Entry, Feed, entries
 import lingeronnx as lo
 
 PLATFORMS = ("generic", "venus", "arcs", "venusA")
+EFFORTS = ("fast", "normal", "best")
 
 
 # ---- graphs ------------------------------------------------------------------------------------------------------
@@ -135,37 +148,107 @@ def content(path: Path) -> str:
 
 
 def outputs(path: Path, feeds: Sequence[Feed], states: dict[str, str], arithmetic: str) -> Any:
-    """Return a hash of every output of the graph at `path` on `feeds` in turn, or why it does not run."""
+    """Return a hash of every output of the graph at `path` on `feeds` in turn, or that it does not run."""
     try:
         session = lo.Session(path, arithmetic)
         takes = {value.name: value for value in session.get_inputs()}
         names = [value.name for value in session.get_outputs()]
         held = {name: np.zeros([d if isinstance(d, int) else 1 for d in takes[name].shape], np.float32)
                 for name in states.values() if name in takes}  # fmt: skip
-        found: dict[str, list[bytes]] = {name: [] for name in names}
+        chunks: dict[str, list[bytes]] = {name: [] for name in names}
         for feed in feeds:
             given = {name: array for name, array in {**feed, **held}.items() if name in takes}
             results = dict(zip(names, session.run(None, given), strict=True))
             held = {name: results[source] for source, name in states.items() if name in takes}
             for name, array in results.items():
-                found[name].append(f"{array.dtype}{list(array.shape)}".encode() + np.ascontiguousarray(array).tobytes())
+                head = f"{array.dtype}{list(array.shape)}".encode()
+                chunks[name].append(head + np.ascontiguousarray(array).tobytes())
     except lo.LingerOnnxError as error:
-        return f"refused: {error}"
-    return {name: digest(*parts) for name, parts in found.items()}
+        return {"refused": type(error).__name__}
+    return {name: digest(*parts) for name, parts in chunks.items()}
 
 
-def checked(path: Path, platform: str) -> Any:
-    """Return what check says of a file: a hash of each part, and the verdict's words."""
+def is_sentence(text: str) -> bool:
+    """Whether a text is prose: it has blanks, and is no command line of a packer."""
+    return " " in text.strip() and not text.startswith(("-", "tpacker "))
+
+
+def split_sentences(value: Any, folder: Path) -> tuple[Any, list[str]]:
+    """Split a JSON value into the same without sentences, and its sentences in order."""
+    if isinstance(value, str):
+        text = value.replace(str(folder), "FOLDER").replace(lo.__version__, "VERSION")
+        return ("", [text]) if is_sentence(text) else (text, [])
+    if isinstance(value, dict):
+        pairs = {key: split_sentences(item, folder) for key, item in value.items()}
+        return {key: rest for key, (rest, _) in pairs.items()}, [t for _, texts in pairs.values() for t in texts]
+    if isinstance(value, list | tuple):
+        items = [split_sentences(item, folder) for item in value]
+        return [rest for rest, _ in items], [text for _, texts in items for text in texts]
+    return value, []
+
+
+def digest_entries(entries: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Hash each entry of a JSON object: its numbers, and its sentences where it has some."""
+    parts = {key: split_sentences(value, folder) for key, value in entries.items()}
+    numbers = {key: digest(json.dumps(rest, default=str)) for key, (rest, _) in parts.items()}
+    return numbers, {key: digest(*texts) for key, (_, texts) in parts.items() if texts}
+
+
+def check_file(path: Path, platform: str, folder: Path) -> tuple[Any, Any]:
+    """Return the numbers and the texts of what `check` says of a file."""
     try:
-        found = lo.check(path, platform=platform)
+        result = lo.check(path, platform=platform)
     except lo.LingerOnnxError as error:
-        return f"refused: {error}"
-    parts = {key: digest(json.dumps(value, default=str)) for key, value in found.to_dict().items()}
-    return {**parts, "verdict": found.verdict, "findings": [str(finding) for finding in found.findings]}
+        return {"refused": type(error).__name__}, {"refused": str(error).replace(str(folder), "FOLDER")}
+    numbers, texts = digest_entries(result.to_dict(), folder)
+    findings = [str(finding).replace(str(folder), "FOLDER") for finding in result.findings]
+    return numbers, {**texts, "verdict": result.verdict, "findings": findings}
+
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"", re.S)
+
+
+def deploy_graph(path: Path, calib: Any, states: dict[str, str], folder: Path) -> tuple[Any, Any]:
+    """Return hashes of the files that `deploy` writes: C without comments and strings, and the texts."""
+    options = {"state": states} if states else {}
+    try:
+        lo.deploy(path, folder / "deployed", data=calib, samples=1, **options)
+    except lo.LingerOnnxError as error:
+        return {"refused": type(error).__name__}, {"refused": str(error).replace(str(folder), "FOLDER")}
+    numbers, texts = {}, {}
+    for file in sorted(path for path in (folder / "deployed").rglob("*") if path.is_file()):
+        name = file.relative_to(folder / "deployed").as_posix()
+        body = file.read_bytes().replace(lo.__version__.encode(), b"version")
+        if file.suffix in (".md", ".txt", ".json", ".sh", "") or file.name.startswith("README"):
+            texts[name] = digest(body)
+        elif file.suffix in (".c", ".h"):
+            numbers[name] = digest(_COMMENT.sub("", body.decode()))
+        else:
+            numbers[name] = digest(body)
+    return numbers, texts
+
+
+@contextmanager
+def recorded_verdicts() -> Iterator[list[dict[str, Any]]]:
+    """Collect what the trials decide while the block runs."""
+    records: list[dict[str, Any]] = []
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = lambda record: records.append(json.loads(record.getMessage()))  # type: ignore[method-assign]
+    logger = logging.getLogger("lingeronnx.verdicts")
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield records
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
-    """Quantize a model and return what stands for the result."""
+    """Quantize a model and return what stands for the result, split into numbers and texts."""
     calib, feeds = entry.data(samples)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -173,28 +256,49 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
         if isinstance(source, onnx.ModelProto):
             source = folder / "float.onnx"
             onnx.save(entry.model, source)
-        quantized = lo.quantize(source, calib, platform=platform, effort=effort, **entry.settings)
+        settings = entry.build_settings()
+        with recorded_verdicts() as verdicts:
+            quantized = lo.quantize(source, calib, platform=platform, effort=effort, **settings)
         target = folder / "out" / "model.onnx"
         target.parent.mkdir()
         written = quantized.write(target, plan=target.with_suffix(".json"))
         proto = onnx.load(target)
+        linger_text = ""
         try:
             lo.convert(target, "linger").save(folder / "linger.onnx")
-            linger: Any = content(folder / "linger.onnx")
+            linger = content(folder / "linger.onnx")
         except lo.LingerOnnxError as error:
-            linger = f"none: {error}"
+            linger, linger_text = "none", str(error).replace(str(folder), "FOLDER")
         report = written.report.to_dict()
         packer = str(report.pop("packer")).replace(str(folder), "")
-        states = dict(entry.settings.get("state", {}))
+        states = dict(settings.get("state", {}))
+        report_numbers, report_texts = digest_entries(report, folder)
+        float_numbers, float_texts = check_file(source, platform, folder)
+        integer_numbers, integer_texts = check_file(target, platform, folder)
+        deployed: tuple[Any, Any] = ({}, {})
+        if entry.deploys and platform != "generic":
+            deployed = deploy_graph(target, calib, states, folder)
+        labels = [record.pop("label") for record in verdicts]
         return {
-            "files": {file.name: content(file) for file in sorted(target.parent.iterdir())},
-            "named": named(proto),
-            "graph": canonical(proto),
-            "linger": linger,
-            "packer": packer,
-            "report": {key: digest(json.dumps(value, default=str)) for key, value in report.items()},
-            "check": {"float": checked(source, platform), "integer": checked(target, platform)},
-            "outputs": {word: outputs(target, feeds, states, word) for word in ("executor", "training")},
+            "numbers": {
+                "files": {file.name: content(file) for file in sorted(target.parent.iterdir())},
+                "named": named(proto),
+                "graph": canonical(proto),
+                "linger": linger,
+                "packer": packer,
+                "report": report_numbers,
+                "check": {"float": float_numbers, "integer": integer_numbers},
+                "verdicts": verdicts,
+                "deployed": deployed[0],
+                "outputs": {word: outputs(target, feeds, states, word) for word in ("executor", "training")},
+            },
+            "texts": {
+                "linger": linger_text,
+                "report": report_texts,
+                "check": {"float": float_texts, "integer": integer_texts},
+                "verdicts": labels,
+                "deployed": deployed[1],
+            },
         }
 
 
@@ -216,54 +320,78 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--save", type=Path, help="write the fingerprints to this JSON file")
     made.add_argument("--against", type=Path, help="a file that another version saved")
     made.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="of models")
-    made.add_argument("--only", nargs="*", default=["*"], help="globs over MODEL/PLATFORM, such as '*gru/arcs'")
+    made.add_argument(
+        "--only", nargs="*", default=["*"], help="globs over MODEL/PLATFORM/EFFORT, such as '*gru/arcs/*'"
+    )
     made.add_argument("--platform", nargs="+", choices=PLATFORMS, default=list(PLATFORMS))
-    made.add_argument("--effort", default="fast", help="as of quantize")
+    made.add_argument("--effort", nargs="+", choices=EFFORTS, default=list(EFFORTS), help="as of quantize")
+    made.add_argument("--numbers", action="store_true", help="compare numbers only: sentences may differ")
     made.add_argument("--samples", type=int, default=4, help="to calibrate on, and to run")
     made.add_argument("--every", type=int, default=40, metavar="N", help="of onnx's suite every N-th model; 1: all")
-    made.add_argument("--quick", action="store_true", help="own models, and every 200th of onnx's suite")
+    made.add_argument("--quick", action="store_true", help="own models and options, and every 200th of onnx's suite")
     made.add_argument("--lines", type=int, default=6, help="of differences to print per pair")
     return made
+
+
+def fingerprint_or_error(entry: Entry, platform: str, effort: str, samples: int) -> Any:
+    """Return the fingerprint of a model, or which error it ends in, as JSON holds it."""
+    try:
+        result = fingerprint(entry, platform, effort, samples)
+    except lo.LingerOnnxError as error:
+        message = re.sub(r"/\S*/tmp\w+", "FOLDER", str(error))
+        result = {"numbers": {"error": type(error).__name__}, "texts": {"error": message}}
+    return json.loads(json.dumps(result))
+
+
+def count_verdicts(fingerprints: dict[str, Any]) -> list[str]:
+    """Count the accepted and the rejected proposals of each trial in all fingerprints."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    for each in fingerprints.values():
+        counts.update((v["trial"], v["accepted"]) for v in each["numbers"].get("verdicts", ()))
+    trials = sorted({trial for trial, _ in counts})
+    return [f"{trial}: {counts[trial, True]} accepted, {counts[trial, False]} rejected" for trial in trials]
 
 
 def main() -> int:
     """Take the fingerprints; save them or compare them. Return the exit status."""
     args = parser().parse_args()
     print(f"lingeronnx of {Path(lo.__file__).parent}", file=sys.stderr)
-    sets, every = (("own", "suite"), 200) if args.quick else (args.sets, args.every)
+    sets, every = (("own", "options", "suite"), 200) if args.quick else (args.sets, args.every)
     before = json.loads(args.against.read_text()) if args.against else None
-    found: dict[str, Any] = {}
-    bad = missing = 0
+    fingerprints: dict[str, Any] = {}
+    different = missing = 0
     for entry in entries(sets, every):
-        for row in args.platform:
-            key = f"{entry.name}/{row}"
-            if not any(fnmatch.fnmatchcase(key, glob) for glob in args.only):
+        for platform, effort in itertools.product(args.platform, args.effort):
+            key = f"{entry.name}/{platform}/{effort}"
+            if not entry.serves(platform) or not any(fnmatch.fnmatchcase(key, glob) for glob in args.only):
                 continue
             start = time.perf_counter()
-            try:
-                found[key] = json.loads(json.dumps(fingerprint(entry, row, args.effort, args.samples)))
-            except lo.LingerOnnxError as error:
-                found[key] = {"error": str(error)}
-            print(f"{key:40s} {time.perf_counter() - start:5.1f} s", file=sys.stderr, flush=True)
+            fingerprints[key] = fingerprint_or_error(entry, platform, effort, args.samples)
+            print(f"{key:48s} {time.perf_counter() - start:5.1f} s", file=sys.stderr, flush=True)
             if before is not None and key not in before:
                 missing += 1
             elif before is not None:
-                bad += told(key, before[key], found[key], args.lines)
+                parts = ("numbers",) if args.numbers else ("numbers", "texts")
+                old, new = ({part: each[part] for part in parts} for each in (before[key], fingerprints[key]))
+                different += print_differences(key, old, new, args.lines)
             if args.save:
-                args.save.write_text(json.dumps(found, indent=1) + "\n")
+                args.save.write_text(json.dumps(fingerprints, indent=1) + "\n")
+    for line in count_verdicts(fingerprints):
+        print(line)
     if before is not None:
-        told_of = f"; {missing} more are not in {args.against}" if missing else ""
-        print(f"{len(found) - missing - bad} of {len(found) - missing} pairs are the same{told_of}")
-    return int(bad > 0)
+        absent = f"; {missing} more are not in {args.against}" if missing else ""
+        compared = len(fingerprints) - missing
+        print(f"{compared - different} of {compared} cases are the same{absent}")
+    return int(different > 0)
 
 
-def told(key: str, old: Any, new: Any, most: int) -> bool:
+def print_differences(key: str, old: Any, new: Any, max_lines: int) -> bool:
     """Print where two fingerprints differ; return whether they do."""
     lines = list(differences(old, new))
-    for line in lines[:most]:
+    for line in lines[:max_lines]:
         print(f"{key}: {line[:300]}", flush=True)
-    if len(lines) > most:
-        print(f"{key}: and {len(lines) - most} more", flush=True)
+    if len(lines) > max_lines:
+        print(f"{key}: and {len(lines) - max_lines} more", flush=True)
     return bool(lines)
 
 

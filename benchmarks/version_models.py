@@ -1,9 +1,10 @@
 """The models that two versions are compared on, with a few samples of data and the settings that each needs.
 
-Sets: `own` (models/ of this repository), `shared` (../shared/models with its loaders), `real` (../shared/models/real,
-with states and fixed inputs as data/real_models.py names them), `first` (../shared/models/first_attempts, random
-inputs) and `suite` (the models of onnx's own test suite). A set whose folder does not exist is empty. Knows nothing of
-lingeronnx.
+Sets: `own` (models/ of this repository), `options` (version_options.py), `shared` (../shared/models
+with its loaders), `real` (../shared/models/real, with states and fixed inputs as data/real_models.py
+names them), `first` (../shared/models/first_attempts, random inputs) and `suite` (the models of onnx's
+own test suite). A set whose folder does not exist is empty. Only `options` knows of lingeronnx, whose
+plans it makes with the version under test.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import version_options
 from first_attempts import random_feeds
 from onnx_suite import node_models, stored_models
 
@@ -24,7 +26,7 @@ __all__ = ["SETS", "Entry", "Feed", "entries"]
 
 HERE = Path(__file__).resolve().parents[1]
 SHARED = HERE.parent / "shared"
-SETS = ("own", "shared", "real", "first", "suite")
+SETS = ("own", "options", "shared", "real", "first", "suite")
 
 Feed = Mapping[str, np.ndarray]
 
@@ -47,11 +49,21 @@ class Entry:
     model: Path | onnx.ModelProto
     data: Callable[[int], tuple[Any, Sequence[Feed]]]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    platforms: tuple[str, ...] = ()
+    deploys: bool = True
+
+    def serves(self, platform: str) -> bool:
+        """Whether the model is compared on a platform; on all if none is named."""
+        return not self.platforms or platform in self.platforms
+
+    def build_settings(self) -> dict[str, Any]:
+        """Build the settings of `quantize`; a value that can be called is made anew for each run."""
+        return {key: value() if callable(value) else value for key, value in self.settings.items()}
 
 
 def entries(sets: Sequence[str], every: int) -> Iterator[Entry]:
     """Yield the models of some sets; every : of onnx's suite, one of so many."""
-    made = {"own": _own, "shared": _shared, "real": _real, "first": _first}
+    made = {"own": _own, "options": _options, "shared": _shared, "real": _real, "first": _first}
     for name in sets:
         yield from made[name]() if name in made else islice(_suite(), 0, None, every)
 
@@ -59,6 +71,11 @@ def entries(sets: Sequence[str], every: int) -> Iterator[Entry]:
 def _own() -> Iterator[Entry]:
     for path in sorted((HERE / "models").glob("*.onnx")):
         yield Entry(path.stem, path, _random(path) if path.stem == "shapes_detector" else _digits)
+
+
+def _options() -> Iterator[Entry]:
+    for name, model, data, settings, platforms in version_options.rows():
+        yield Entry(f"options/{name}", model, data, settings, platforms)
 
 
 def _digits(count: int) -> tuple[Any, Sequence[Feed]]:
@@ -122,7 +139,9 @@ def _suite() -> Iterator[Entry]:
     np.random.seed(0)  # the suite's own inputs are drawn from numpy's one generator
     for model in (*node_models(), *stored_models()):
         feeds = [dict(model.feed)] if model.feed else []
-        yield Entry(f"suite/{model.name}", model.proto, lambda count, feeds=feeds: (feeds or None, feeds))
+        yield Entry(
+            f"suite/{model.name}", model.proto, lambda count, feeds=feeds: (feeds or None, feeds), deploys=False
+        )
 
 
 def _cut(samples: Feed, count: int) -> dict[str, np.ndarray]:
