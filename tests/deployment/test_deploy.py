@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 STATE = {"h_out": "h", "c_out": "c"}
 
+pytestmark = pytest.mark.usefixtures("compiled_templates")
+
 
 def both_ends():
     """Float nodes before and behind the integers, an output that leaves the chip as it is, one of the host alone."""
