@@ -8,8 +8,18 @@ from lingeronnx.analysis.sensitivity.layers import layers, rounding
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.flow import plan_for, prepare
 from lingeronnx.graph import ir
+from tests.nets import Net
 
 NETS = ("plain", "residual", "depthwise", "concat", "asymmetric", "branches")
+
+
+def small_net():
+    """Build two convolutions with an Add, a global average and a linear layer: few trials, each of them short."""
+    net = Net(4, 6, 6, seed=7)
+    shortcut = net.node("Relu", net.conv("x", (6, 4, 3, 3)))
+    total = net.node("Add", net.conv(shortcut, (6, 6, 1, 1)), shortcut)
+    pool = net.node("GlobalAveragePool", total)
+    return net.graph(net.linear(net.node("Flatten", pool), (6, 3), out="y"))
 
 
 def data(net, count=24, seed=3):
