@@ -12,6 +12,7 @@ from lingeronnx.alike import visible
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.finding import LayerFinding
 from lingeronnx.analysis.compare.first_responses import answered
+from lingeronnx.analysis.compare.join import Join, join
 from lingeronnx.analysis.compare.option_trials import GAIN, TriedOptions, _Trial, ranked, tried
 from lingeronnx.analysis.compare.sources import source
 from lingeronnx.graph import ir
@@ -25,6 +26,11 @@ WILD = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.f
 def finding(*options: str, **more: str) -> LayerFinding:
     words = {"layer": "second", "node": "n", "operator": "Conv", "kind": "k", "measured": "m", "limit": "l", **more}
     return LayerFinding(**words, remedy="r", options=options, weight=1.0, order=2)
+
+
+def join_models(model: ir.Graph, quantized: lo.QuantizedModel) -> Join:
+    """Join both models on the samples, without trials of options."""
+    return join(source(model), source(quantized), WILD)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +67,12 @@ def test_options_are_tried_behind_those_that_the_graph_was_made_with() -> None:
     wrong = {"second": {"scale": 2.0**9}}
     made = lo.quantize(model, WILD, platform="venus", overrides=wrong)
     assert made_with(made.graph) == {"overrides": wrong}
-    found = lo.compare(model, made, WILD).join
+    found = join_models(model, made)
     idle, right = "--effort normal", "--override second=scale:2^3"
     gave = tried(found, [finding(idle), finding(right)], WILD)
     assert gave.best == (right,)
     again = lo.quantize(model, WILD, platform="venus", overrides={"second": {"scale": 2.0**3}})
-    levels = [min(lo.compare(model, graph, WILD).outputs.values()) for graph in (made, again)]
+    levels = [min(joined.outputs.values()) for joined in (found, join_models(model, again))]
     assert levels[1] - levels[0] > GAIN
     assert abs((levels[1] - levels[0]) - (gave.value - gave.now)) < 3
 
@@ -77,9 +83,9 @@ def test_without_options_the_trial_is_the_graph() -> None:
     levels = []
     for data in ({"x": 3 * WILD["x"]}, WILD):
         made = lo.quantize(model, data, platform="venus", effort="fast", overrides=own)
-        found = lo.compare(model, made, WILD)
+        found = join_models(model, made)
         levels += found.outputs.values()
-        gave = tried(found.join, [finding("--override second=scale:2^-2")], WILD)
+        gave = tried(found, [finding("--override second=scale:2^-2")], WILD)
         assert gave.now == pytest.approx(levels[-1], abs=0.5)
     assert levels[1] > levels[0] + 5
 
@@ -89,17 +95,17 @@ def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
     model, wrong, right = net(), {"second": {"scale": 2.0**-3}}, {"second": {"scale": 2.0**-1}}
     levels = []
     for overrides in (wrong, right):
-        found = lo.compare(model, lo.quantize(model, WILD, platform="venus", overrides=overrides), WILD)
+        found = join_models(model, lo.quantize(model, WILD, platform="venus", overrides=overrides))
         levels += found.outputs.values()
         if overrides is wrong:
-            trial = _Trial(found.join.base, found.join.other, WILD).with_refined_weights
+            trial = _Trial(found.base, found.other, WILD).with_refined_weights
     assert [trial.value(()), trial.value(("--override second=scale:2^-1",))] == pytest.approx(levels, abs=1e-6)
 
 
 def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatch) -> None:
     """Where rounding alone tells no difference, wrong scales are tried as `quantize` makes them."""
     made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
-    found = lo.compare(net(), made, WILD).join
+    found = join_models(net(), made)
     given = _Trial.value
     monkeypatch.setattr(_Trial, "value", lambda self, words: given(self, words) if self.refined else 20.0)
     right = replace(finding("--override second=scale:2^-1"), order=1)
