@@ -15,6 +15,7 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
+from tests.artefacts import quantized
 
 NARROW = {"t2": {"scale": 64.0}}  # holds values below 2; they reach 4.9
 
@@ -67,7 +68,7 @@ def test_the_layers_behind_a_narrow_scale_are_not_blamed(platform):
     """The narrow tensor alone loses; all others have the level that they have without the fault, or nearly."""
     model, data = nets.residual(), nets.samples(nets.residual(), 16, seed=3)
     good, bad = (
-        join(source(model), source(nets.quantized(model, platform=platform, effort="fast", overrides=fixed)), data)
+        join(source(model), source(quantized(model, platform, effort="fast", overrides=fixed)), data)
         for fixed in ({}, NARROW)
     )
     assert bad.rows["t2"].judged.sqnr < 18
@@ -83,7 +84,7 @@ def test_the_layers_behind_a_narrow_scale_are_not_blamed(platform):
 def test_the_finding_names_the_scale_and_the_true_range():
     """Cut values behind it are its own tensor's too, so both stand in one finding; the option holds the true range."""
     model, data = nets.residual(), nets.samples(nets.residual(), 16, seed=3)
-    findings = lo.compare(model, nets.quantized(model, overrides=NARROW), data).findings
+    findings = lo.compare(model, quantized(model, "venus", effort="fast", overrides=NARROW), data).findings
     assert [(f.layer, f.kind, f.also) for f in findings[:1]] == [("t2", "scale too large", ("t3",))]
     assert findings[0].options == ("--override 't2=scale:2^4'",)
     assert {f.kind for f in findings[1:]}.isdisjoint({"scale too large", "wrong bias", "computes something else"})

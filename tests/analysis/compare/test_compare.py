@@ -12,7 +12,8 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx.analysis.compare.comparison import COLUMNS, MORE_COLUMNS
 from lingeronnx.cli import main
-from tests.nets import Net, concat, plain, quantized, samples
+from tests.artefacts import quantized
+from tests.nets import Net, concat, plain, samples
 
 #: As people know these tables: the order is theirs.
 KNOWN = [
@@ -27,7 +28,7 @@ def compared(tmp_path_factory):
     """Return (folder, comparison, model, quantized, data) of a small net."""
     folder = tmp_path_factory.mktemp("compare")
     model = plain()
-    q, data = quantized(model), samples(model, 24, seed=9)
+    q, data = quantized(model, "venus"), samples(model, 24, seed=9)
     labels = lo.Session(model).run(None, data)[0].argmax(axis=1)
     labels[:6] = (labels[:6] + 1) % 5
     found = lo.compare(model, q, [(data, labels)], folder / "out", batch=7)
@@ -106,7 +107,10 @@ def test_names_cannot_break_the_page(tmp_path):
     net = Net(3, 6, 6, seed=3)
     made = net.conv("x", (4, 3, 3, 3), out="</script><b>\"'&")
     model = net.graph(net.node("Relu", made, out="y"))
-    page = lo.compare(model, quantized(model), samples(model, 4), tmp_path) and (tmp_path / "profiler.html").read_text()
+    page = (
+        lo.compare(model, quantized(model, "venus"), samples(model, 4), tmp_path)
+        and (tmp_path / "profiler.html").read_text()
+    )
     assert "</script><b>" not in page
     body = json.loads(page.split('id="data-compare">')[1].split("</script>")[0])
     assert body["rows"][1]["name"] == "</script><b>\"'&"
@@ -151,13 +155,13 @@ def test_command(compared, tmp_path):
 def test_scales_that_are_wrong_are_named_with_the_option(tmp_path):
     """A fixed scale 16 times too large: the concat's, whose inputs share it; the option brings the accuracy back."""
     model = concat()
-    bad = quantized(model, overrides={"t4": {"scale": 128.0}})
+    bad = quantized(model, "venus", effort="fast", overrides={"t4": {"scale": 128.0}})
     found = lo.compare(model, bad, samples(model, 32, seed=2), tmp_path)
     first = found.findings[0]
     assert (first.layer, first.kind) == ("t4", "scale too large")
     _, setting = shlex.split(first.options[0])
     selector, scale = re.fullmatch(r"(\S+)=scale:2\^(-?\d+)", setting).groups()
-    mended = quantized(model, overrides={selector: {"scale": 2.0 ** int(scale)}})
+    mended = quantized(model, "venus", effort="fast", overrides={selector: {"scale": 2.0 ** int(scale)}})
     assert not lo.compare(model, mended, samples(model, 32, seed=2)).findings
     assert first.options[0] in (tmp_path / "abnormal_layer_advisor.txt").read_text()
 

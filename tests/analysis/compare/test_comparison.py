@@ -34,7 +34,7 @@ CASES = {
     "residual": (residual, {"platform": "arcs"}),
     "channel": (net, {"platform": "venus", "effort": "fast", "calibrator": "max"}),
     "small": (net, {"platform": "venus", "overrides": {"second": {"scale": 2.0**-1}}}),
-    "large": (net, {"platform": "venus", "overrides": {"second": {"scale": 2.0**9}}}),
+    "large": (net, {"platform": "venus", "effort": "fast", "overrides": {"second": {"scale": 2.0**9}}}),
 }
 
 

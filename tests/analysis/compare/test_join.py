@@ -11,7 +11,8 @@ from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
-from tests.nets import Net, asymmetric, branches, concat, depthwise, plain, quantized, residual, samples
+from tests.artefacts import quantized
+from tests.nets import Net, asymmetric, branches, concat, depthwise, plain, residual, samples
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 
 
@@ -28,7 +29,7 @@ def spoiled(graph, tensor):
 def test_every_tensor_of_both_is_measured(net):
     """The plan in float and the integers are both near the float model, tensor by tensor, and near each other."""
     model = net()
-    data, q = samples(model, 20, seed=3), quantized(model)
+    data, q = samples(model, 20, seed=3), quantized(model, "venus")
     integers = join(source(model), source(q), data)
     planned = join(source(model), PlannedSource(q.float_graph, q.plan), data)
     both = join(PlannedSource(q.float_graph, q.plan), source(q), data)
@@ -48,7 +49,7 @@ def test_every_tensor_of_both_is_measured(net):
 def test_equalized_channels_are_no_error():
     """What equalization multiplied a channel by is divided out: without that the tensor would look like another."""
     model = depthwise()
-    q, data = quantized(model), samples(model, 8, seed=5)
+    q, data = quantized(model, "venus"), samples(model, 8, seed=5)
     moved = {n: t.factor for n, t in q.plan.transforms.items() if len(set(t.factor)) > 1}
     assert moved
     found = join(source(model), source(q), data)
@@ -64,7 +65,7 @@ def test_equalized_channels_are_no_error():
 def test_a_local_error_stays_where_it_is_made():
     """A layer with a wrong weight has a bad local error; those behind it only what arrives."""
     model = residual()
-    q, data = quantized(model), samples(model, 16, seed=7)
+    q, data = quantized(model, "venus"), samples(model, 16, seed=7)
     bad = spoiled(q.graph, "t2")
     good, found = (join(source(model), source(graph), data) for graph in (q.graph, bad))
     for name, row in found.rows.items():
@@ -81,7 +82,7 @@ def test_a_local_error_stays_where_it_is_made():
 
 def test_parts_merged_in_order_are_the_whole_to_the_bit():
     model = concat()
-    q, data = quantized(model), samples(model, 12)["x"]
+    q, data = quantized(model, "venus"), samples(model, 12)["x"]
     sides = source(model), source(q)
     whole, merged = Join(*sides), Join(*sides)
     for part in np.split(data, 3):
@@ -100,7 +101,7 @@ def test_parts_merged_in_order_are_the_whole_to_the_bit():
 def test_a_dump_is_what_was_dumped(tmp_path):
     """A folder that `simulate --dump` wrote stands for the graph, but for local errors."""
     model = plain()
-    q, data = quantized(model), samples(model, 10)
+    q, data = quantized(model, "venus"), samples(model, 10)
     q.save(tmp_path / "q.onnx")
     lo.api.simulate(tmp_path / "q.onnx", data, dump=tmp_path / "dump", batch=3)
     from_dump = join(source(tmp_path / "q.onnx"), source(tmp_path / "dump"), data, batch=4)

@@ -10,12 +10,13 @@ from lingeronnx.analysis.compare.real_values import RealValues
 from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, IntegerSource, PlannedSource, source
 from lingeronnx.errors import ConfigError, DataError
 from tests import nets
+from tests.artefacts import quantized
 
 
 @pytest.fixture(scope="module")
 def made():
     model = nets.plain()
-    return model, nets.quantized(model, effort="normal"), nets.samples(model, 4)
+    return model, quantized(model, "venus"), nets.samples(model, 4)
 
 
 def test_each_kind_finds_its_source(made, tmp_path):
