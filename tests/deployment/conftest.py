@@ -2,17 +2,13 @@
 
 import pytest
 
-from lingeronnx.deployment.c import host
+from tests.c_tools import keep_objects, keep_templates
 
 
 @pytest.fixture(scope="session")
-def compiled_templates():
-    """Keep the compiled templates of the C generator, where it is installed."""
-    if host.available() is not None:
-        yield
-        return
-    from tests.generator import patch_environment
-
+def c_tools():
+    """Keep the results of the C generator and the C compiler."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        patch_environment(monkeypatch)
+        keep_templates(monkeypatch)
+        keep_objects(monkeypatch)
         yield

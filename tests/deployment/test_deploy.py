@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 STATE = {"h_out": "h", "c_out": "c"}
 
-pytestmark = pytest.mark.usefixtures("compiled_templates")
+pytestmark = pytest.mark.usefixtures("c_tools")
 
 
 def both_ends():

@@ -1,8 +1,8 @@
-"""Programs are generated with templates that are compiled once."""
+"""Programs are generated and compiled with tools that keep their results."""
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _generator(compiled_templates):
-    """Use the compiled templates in every test of this folder."""
+def _c_tools(c_tools):
+    """Use them in every test of this folder."""
