@@ -1,5 +1,6 @@
 """The gate of `make promises`: which rows fall, which may, what it prints and writes; and what the table must hold."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -267,6 +268,12 @@ PUBLIC = {"faces (RFB": "rfb", "faces (YuNet": "yunet", "file types": "magika", 
           "text turned": "angle", "speech qual": "dnsmos", "pitch": "swift", "gestures": "gesture"}  # fmt: skip
 
 
+@functools.cache
+def table_rows():
+    """Read the rows of the table of promises, once."""
+    return tuple(parsed(TABLE.read_text()))
+
+
 def cells(page, head):
     """Yield the rows of the first table of a page whose head begins so."""
     lines = iter((ROOT / page).read_text(encoding="utf-8").partition(f"\n| {head} |")[2].splitlines()[2:])
@@ -286,7 +293,7 @@ def claimed(text):
 
 def not_promised(model, platform, text):
     """Return the claimed figures that no row of a model has, rounded as they are; the least figure of several rows."""
-    rows = [row for row in parsed(TABLE.read_text()) if (row.case.model, row.case.platform) == (model, platform)]
+    rows = [row for row in table_rows() if (row.case.model, row.case.platform) == (model, platform)]
     assert rows, (model, platform)
     values = [(float(row.value), row.measure) for row in rows]
     return [
@@ -331,6 +338,6 @@ def test_real_models_claims_what_is_promised():
             figures = result if "behind" in macs else f"{result}, {macs}"
             wrong += not_promised(f"real/{name}", platform, figures)
             if result.startswith("chip-ready"):
-                wrong += [str(r) for r in parsed(TABLE.read_text()) if r.value is False
+                wrong += [str(r) for r in table_rows() if r.value is False
                           and (r.case.model, r.case.platform) == (f"real/{name}", platform)]  # fmt: skip
     assert wrong == []

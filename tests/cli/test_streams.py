@@ -1,5 +1,7 @@
 """Closed and full streams: what was written stays, the exit code says what was lost, and no text ends in a file."""
 
+import errno
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -8,14 +10,19 @@ import onnx
 import pytest
 
 import lingeronnx
+from lingeronnx import cli
 
 DEMO = Path(lingeronnx.__file__).parent / "demo"
 
 
 @pytest.mark.parametrize(
     "streams, code",
-    [(">/dev/full", 1), (">&-", 1), ("2>&-", 0), ("<&- >&- 2>&-", 1)],
-    ids=["full", "no stdout", "no stderr", "none"],
+    [
+        pytest.param(">/dev/full", 1, id="full", marks=pytest.mark.slow),
+        pytest.param(">&-", 1, id="no stdout", marks=pytest.mark.slow),
+        pytest.param("2>&-", 0, id="no stderr", marks=pytest.mark.slow),
+        pytest.param("<&- >&- 2>&-", 1, id="none"),
+    ],
 )
 def test_quantize(tmp_path, streams, code):
     words = f"quantize {DEMO}/digits_cnn.onnx --calib {DEMO}/digits_calib.npz --effort fast -o q.onnx {streams}"
@@ -29,3 +36,20 @@ def test_quantize(tmp_path, streams, code):
     if streams.startswith(">"):
         assert done.stderr.splitlines()[-1].startswith("error: ")
         assert "what was written to files stays" in done.stderr
+
+
+class FullDisk(io.StringIO):
+    """A stream that takes nothing."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("arguments", [["platforms"], ["platforms", "--json"]])
+def test_a_full_output_is_told_in_one_line(monkeypatch, capsys, arguments):
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "error: No space left on device (what was written to files stays)"

@@ -4,21 +4,21 @@ import dataclasses
 
 import pytest
 
-import lingeronnx as lo
 from lingeronnx.analysis.check.check import check, structure
 from lingeronnx.errors import ConfigError
 from lingeronnx.flow.report.program import ProgramReport
 from lingeronnx.graph import ir
 from lingeronnx.targets import VerdictFinding
+from tests.artefacts import quantized
 from tests.deployment.c.programs import gap
-from tests.nets import concat, quantized, samples
+from tests.nets import concat, samples
 
 
 @pytest.fixture(scope="module")
 def made():
     """Return (float graph, what quantize made of it for venus)."""
     model = concat()
-    return model, quantized(model, platform="venus")
+    return model, quantized(model, "venus", effort="fast")
 
 
 def test_a_file_and_its_graph_are_judged_alike(made, tmp_path):
@@ -36,7 +36,7 @@ def test_the_platform_is_the_graph_s_own(made):
     """An integer graph is judged as what it was made for; a float one as for the default chip."""
     model, result = made
     assert check(model).platform == "venus"
-    assert check(quantized(model, platform="arcs").graph).platform == "arcs"
+    assert check(quantized(model, "arcs", effort="fast").graph).platform == "arcs"
     assert check(result.graph, platform="arcs").platform == "arcs"
 
 
@@ -56,7 +56,7 @@ def test_structure_of_a_float_model_needs_data(made):
 def test_a_graph_in_parts(tmp_path):
     """Each part is judged as it is packed; what stands between them is told, and what would merge them."""
     net = gap()
-    result = lo.quantize(net, samples(net, 16), platform="venus", effort="fast")
+    result = quantized(net, "venus", samples(net, 16), effort="fast")
     result.write(tmp_path / "net.onnx")
     found = check(tmp_path / "net.onnx")
     assert (found.packs, found.runs_right, found.sound) == (True, True, False)  # it is not chip-ready
@@ -78,7 +78,7 @@ def test_a_graph_in_parts(tmp_path):
 
 def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
     net = gap()
-    lo.quantize(net, samples(net, 16), platform="venus", effort="fast").write(tmp_path / "net.onnx")
+    quantized(net, "venus", samples(net, 16), effort="fast").write(tmp_path / "net.onnx")
     found = check(tmp_path / "net.onnx")
     first, *others = found.program.parts
     finding = VerdictFinding("packs", "conv", "a rule", "a value", "a remedy")

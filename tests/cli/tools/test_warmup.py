@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import lingeronnx as lo
 from lingeronnx.support.warmup import random_model
 from tests.cli.helpers import Here
 
 
-@pytest.mark.slow
 def test_it_says_where_the_kernels_are(here: Here) -> None:
     body = here.json("warmup")
     assert body["seconds"] > 0
