@@ -84,6 +84,14 @@ def residual():
     return net.graph(net.linear(net.node("Flatten", pool), (12, 4), out="y"))
 
 
+def shortcut():
+    """One block with an identity shortcut, for tests of what takes long."""
+    net = Net(2, 6, 6, seed=2)
+    a = net.node("Relu", net.conv("x", (4, 2, 3, 3), pads=[1] * 4))
+    s = net.node("Relu", net.node("Add", net.conv(a, (4, 4, 3, 3), pads=[1] * 4, gain=0.5), a))
+    return net.graph(net.linear(net.node("Flatten", net.node("GlobalAveragePool", s)), (4, 3), out="y"))
+
+
 def depthwise():
     """Inverted residual: 1x1 with ReLU6, depthwise with ReLU6, 1x1, and an Add."""
     net = Net(6, 10, 10, seed=3)

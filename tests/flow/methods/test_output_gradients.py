@@ -18,11 +18,11 @@ from tests.nets import Net
 def branching():
     """Groups, dilations, strides, asymmetric pads, bounds, both poolings, two branches and one output of two values."""
     n = Net(4, 11, 9, seed=5)
-    a = n.node("Relu", n.conv("x", (6, 2, 3, 2), pads=[1, 0, 2, 1], strides=[2, 1], group=2))
-    b = n.conv(a, (6, 1, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2], group=6)
+    a = n.node("Relu", n.conv("x", (4, 2, 3, 2), pads=[1, 0, 2, 1], strides=[2, 1], group=2))
+    b = n.conv(a, (4, 1, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2], group=4)
     s = n.node("Add", n.node("Clip", b, n.const(np.float32(-0.5)), n.const(np.float32(0.5))), a)
     m = n.node("MaxPool", s, kernel_shape=[2, 2], strides=[2, 2])
-    n.linear(n.node("Flatten", n.node("GlobalAveragePool", n.conv(m, (5, 6, 2, 2)))), (5, 2), out="y")
+    n.linear(n.node("Flatten", n.node("GlobalAveragePool", n.conv(m, (3, 4, 2, 1)))), (3, 2), out="y")
     return n.graph("y")
 
 
@@ -45,10 +45,13 @@ def _tensor(graph, feed, name):
     return next(array for _, array, _ in FloatRunner(graph, [name]).run(feed)).astype(np.float64)
 
 
-def _moved(graph, node, feed, change):
-    """Return by how much a change of the weights moves the output, its mean made up for by the bias; by differences."""
+def _moved(graph, node, feed, change, before):
+    """Return by how much a change of the weights moves the output, its mean made up for by the bias; by differences.
+
+    before : the layer's output without the change.
+    """
     name, none = ir.written_name(node), np.zeros(len(change))
-    moved = _tensor(_changed(graph, node, change, none), feed, name) - _tensor(graph, feed, name)
+    moved = _tensor(_changed(graph, node, change, none), feed, name) - before
     mean = moved.mean(axis=tuple(axis for axis in range(moved.ndim) if axis != 1))
     ends = [_tensor(_changed(graph, node, sign * change, -sign * mean), feed, "y") for sign in (1, -1)]
     return (ends[0] - ends[1]) / 2
@@ -57,7 +60,7 @@ def _moved(graph, node, feed, change):
 def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
     """The diagonals of H and G are summed squares of what single weights do to the outputs, told by differences."""
     graph, mixtures, step = branching(), 1500, 2e-3
-    feed = {"x": np.random.default_rng(0).standard_normal((2, 4, 11, 9)).astype(np.float32)}
+    feed = {"x": np.random.default_rng(2).standard_normal((2, 4, 11, 9)).astype(np.float32)}
     monkeypatch.setattr("lingeronnx.flow.methods.output_gradients._MIXTURES", mixtures)
     planned = plan_for(prepare(graph, feed, None, {"platform": "generic", "effort": "fast"}))
     model, layers = planned.graph, refinable(planned.parts)
@@ -67,11 +70,11 @@ def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
     assert len(layers) == 4
     for name, node in layers.items():
         shape = ir.constant(node.inputs[1]).shape
-        squares = np.zeros(shape)
+        squares, before = np.zeros(shape), _tensor(model, feed, ir.written_name(node))
         for place in np.ndindex(shape):
             change = np.zeros(shape)
             change[place] = step
-            squares[place] = np.square(_moved(model, node, feed, change) / step).sum() / power * mixtures
+            squares[place] = np.square(_moved(model, node, feed, change, before) / step).sum() / power * mixtures
         moments = found[name]
         want = squares.reshape(*moments.of_outputs.shape[:2], -1)
         for have, sums in ((moments.of_inputs, want.sum(axis=1)), (moments.of_outputs, want.sum(axis=2))):
@@ -81,10 +84,10 @@ def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
 
 def test_a_layer_in_front_of_an_unknown_operator_has_none():
     """Gradients that would lack a way are not taken for whole ones; what lies behind is known."""
-    n = Net(3, 12, 12, seed=2)
+    n = Net(3, 8, 8, seed=2)
     a = n.conv("x", (4, 3, 3, 3))
     s = n.node("Add", n.node("Relu", a), n.node("Sin", a))
-    n.linear(n.node("Flatten", n.conv(s, (4, 4, 3, 3), out="behind")), (256, 2), out="y")
+    n.linear(n.node("Flatten", n.conv(s, (4, 4, 3, 3), out="behind")), (64, 2), out="y")
     graph = n.graph("y")
     feed = {"x": smooth(16, 0)}
     planned = plan_for(prepare(graph, feed, None, {"platform": "generic"}))
@@ -112,8 +115,8 @@ def test_a_mix_keeps_traces_and_falls_back_on_the_inputs():
 @pytest.mark.parametrize("bits", [4, 8])
 def test_outputs_come_nearer_on_unseen_data(bits):
     """With 4 bits they do, on other samples than those that were rounded for; wider weights are left as they were."""
-    graph, test = net(), {"x": smooth(256, 1)}
-    planned = plan_for(prepare(graph, {"x": smooth(128, 0)}, None, {"platform": "generic", "weight_bits": bits}))
+    graph, test = net(), {"x": smooth(128, 1)}
+    planned = plan_for(prepare(graph, {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}))
     methods = Methods(outputs=True)
     assert Methods().alike(methods, planned.parts, planned.plan) == (bits == 8)
     graphs = [refined(planned, each) for each in (Methods(), methods)]

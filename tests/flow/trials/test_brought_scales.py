@@ -18,7 +18,7 @@ FREE = {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
     """A net of free scales, chosen by data of a smaller range."""
-    net, path = nets.residual(), tmp_path_factory.mktemp("foreign") / "foreign.onnx"
+    net, path = nets.shortcut(), tmp_path_factory.mktemp("foreign") / "foreign.onnx"
     feeds = {name: 0.3 * array for name, array in samples(net, 32).items()}
     lo.convert(lo.quantize(net, feeds, effort="fast", **FREE).graph, "qdq").save(path)
     return path, samples(net, 48, seed=3)
@@ -29,7 +29,7 @@ def told(made):
 
 
 def sqnr(made, feeds):
-    want = lo.Session(nets.residual()).run(None, feeds)[0]
+    want = lo.Session(nets.shortcut()).run(None, feeds)[0]
     return 10 * np.log10((want**2).sum() / ((made.session().run(None, feeds)[0] - want) ** 2).sum())
 
 
@@ -42,7 +42,7 @@ def test_the_better_is_taken_and_told(foreign):
     kept, anew = (lo.quantize(path, feeds, platform="venus", requantize=wish) for wish in (False, True))
     assert not told(kept)
     assert not told(anew)
-    fresh = samples(nets.residual(), 64, seed=9)
+    fresh = samples(nets.shortcut(), 64, seed=9)
     levels = {name: sqnr(one, fresh) for name, one in (("kept", kept), ("anew", anew))}
     best = max(levels, key=levels.get)
     assert abs(levels["kept"] - levels["anew"]) > 0.5

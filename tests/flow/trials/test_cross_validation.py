@@ -19,7 +19,7 @@ from lingeronnx.flow.trials.gains import Gain, gain
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
-from tests import nets
+from tests import artefacts, nets
 from tests.examples import examples
 
 
@@ -79,15 +79,15 @@ def test_what_is_clear():
 
 def test_every_sample_is_set_aside_once_and_not_seen():
     """Law: in each part weights are those that the other parts give; a part's samples move nothing of its own trial."""
-    net = nets.residual()
+    net = classifier()
     x = nets.samples(net, 32)["x"]
     prepared = prepare(net, {"x": x}, None, {}, hold=False)
     planned = plan_for(prepared)
-    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["y"]).start(planned, Methods())
+    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).start(planned, Methods())
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
     other = x.copy()
     other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
-    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["y"]).start(planned, Methods())
+    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).start(planned, Methods())
     changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
     assert set(changed) <= {0, 5}
     assert len(changed)
@@ -127,7 +127,7 @@ def test_effort_tells_of_its_progress():
     net = classifier()
     told = []
     api.quantize(
-        net, nets.samples(net, 32), effort="best", progress=lambda what, done, total: told.append((what, done))
+        net, nets.samples(net, 16), effort="best", progress=lambda what, done, total: told.append((what, done))
     )
     after = told[[what for what, _ in told].index("setting samples aside") :]
     assert ("refining", 1) in after
@@ -138,7 +138,7 @@ def test_the_search_and_quantize_give_the_same_best():
     """Law: "effort best" as an attempt of a search is what `quantize --effort best` gives, wide outputs and all."""
     net = classifier()
     feed = nets.samples(net, 48)
-    alone = api.quantize(net, feed, effort="best")
+    alone = artefacts.quantized(net, "venus", feed, effort="best")
     normal = api.quantize(net, feed)
     assert alone.plan.tensors["z"].bits == 32
     assert alone.report.outputs["z"]["sqnr"] > normal.report.outputs["z"]["sqnr"]
@@ -154,11 +154,11 @@ def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
     net = nets.Net(2, 5, 5, seed=8)
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
     graph = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y"))
-    feed = nets.samples(graph, 32)
+    feed = nets.samples(graph, 16)
     prepared = prepare(graph, feed, None, {"platform": "generic"}, hold=False)
     planned = plan_for(prepared)
     assert measured_tensors(planned) == ["z"]
-    trial = CrossValidation(prepared, planned, feed, 32, ["z"]).start(planned, Methods())
+    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).start(planned, Methods())
     without = ir.from_proto(net.proto("z"))
     power = [np.square(array, dtype=np.float64).sum() for _, array, _ in FloatRunner(without, ["z"]).run(feed)]
     assert 0 < sum(errors.sum() for errors in trial.errors) < 0.01 * sum(power)

@@ -13,6 +13,12 @@ def far(monkeypatch):
     monkeypatch.setattr(scale_granularity, "_FAR", 1000.0)
 
 
+@pytest.fixture(scope="module")
+def usual():
+    """What the usual scales give."""
+    return made(weight_scales="tensor", mode="q-value")
+
+
 def made(**settings):
     model = nets.depthwise()
     return lo.quantize(model, nets.samples(model, 48), **{"platform": "generic", **settings})
@@ -26,8 +32,8 @@ def least(result):
     return min(output["sqnr"] for output in result.report.outputs.values())
 
 
-def test_they_are_kept_where_they_are_clearly_better(far):
-    found, usual = made(), made(weight_scales="tensor", mode="q-value")
+def test_they_are_kept_where_they_are_clearly_better(far, usual):
+    found = made()
     (line,) = told(found)
     assert line.startswith("weights have a scale for each output channel and scales are any numbers: ")
     assert line.endswith("; the usual scales: --weight-scales tensor --mode q-value")
@@ -38,9 +44,9 @@ def test_they_are_kept_where_they_are_clearly_better(far):
     assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
 
 
-def test_what_is_not_clearly_better_is_not_kept(far, monkeypatch):
+def test_what_is_not_clearly_better_is_not_kept(far, usual, monkeypatch):
     monkeypatch.setattr(scale_granularity, "_CLEAR", 1000.0)
-    found, usual = made(), made(weight_scales="tensor", mode="q-value")
+    found = made()
     assert found.plan == usual.plan
     assert not told(found)
 
@@ -68,6 +74,6 @@ def test_what_is_near_stays():
     assert all(q.single and q.power_of_two for q in found.plan.tensors.values())
 
 
-def test_a_plan_that_is_given_stays(far):
-    plan, model = made(weight_scales="tensor", mode="q-value").plan, nets.depthwise()
+def test_a_plan_that_is_given_stays(far, usual):
+    plan, model = usual.plan, nets.depthwise()
     assert lo.quantize(model, nets.samples(model, 48), platform="generic", plan=plan).plan == plan
