@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from lingeronnx import api
 from lingeronnx.errors import InternalError
 from lingeronnx.run import dump
 from tests.cli.helpers import GAP, Here, samples, write_model
+from tests.each import check_each
 
 
 def fails(here: Here, code: int, words: str, *args: object) -> Result:
@@ -58,87 +60,98 @@ QUANTIZE = ("quantize", "tiny.onnx", "--calib", "calib.npz")
 SIMULATE = ("simulate", "tiny.onnx", "--input", "test.npz")
 
 
-@pytest.mark.parametrize(
-    "args, words",
-    [
-        (("quantize", "gone.onnx"), "cannot read the model gone.onnx: it does not exist"),
-        (("quantize", "cut.onnx"), "cannot read the model cut.onnx: not a valid ONNX file"),
-        (("quantize", "noise.onnx"), "cannot read the model noise.onnx: not a valid ONNX file"),
-        (("quantize", "nothing.onnx"), "cannot use the model nothing.onnx: its graph has no node"),
-        (("quantize", 300 * "a" + ".onnx"), "File name too long"),
-        ((*QUANTIZE[:3], "gone.npz"), "calibration data: cannot read gone.npz"),
-        ((*QUANTIZE[:3], "cut.npz"), "calibration data: cut.npz is not a readable .npz file"),
-        ((*QUANTIZE[:3], "empty.npz"), "no array for input 'x'; found nothing"),
-        ((*QUANTIZE[:3], "none.npz"), "calibration data holds no sample"),
-        ((*QUANTIZE[:3], "name.npz"), "'a' is not an input of the model"),
-        ((*QUANTIZE[:3], "shape.npz"), "input 'x' has shape [20, 2, 3, 4], the model takes [N, 2, 4, 4]"),
-        ((*QUANTIZE[:3], "batch.npz"), "add the batch axis"),
-        ((*QUANTIZE[:3], "nan.npz"), "input 'x' holds NaN or infinity in sample 3"),
-        ((*QUANTIZE, "--platform", "venuss"), "unknown platform 'venuss'; did you mean 'venus'?"),
-        ((*QUANTIZE, "--mode", "max-value"), "mode max-value on platform venus"),
-        ((*QUANTIZE, "--bits", "4"), "bits 4 on platform venus"),
-        ((*QUANTIZE, "--skip", "con"), "selector 'con' matches no node or tensor; did you mean 'conv'?"),
-        ((*QUANTIZE, "--override", "conv"), "override 'conv': write SELECTOR=KEY:VALUE"),
-        ((*QUANTIZE, "--override", "conv=calibratr:max"), "unknown key 'calibratr'"),
-        ((*QUANTIZE, "--weight-bits", "4"), "weight_bits 4 on platform venus: it computes in 8 bits only"),
-        ((*QUANTIZE, "--platform", "arcs", "--bits", "4"), "bits 4 on platform arcs: it computes in 8 bits only"),
-        ((*QUANTIZE, "--platform", "arcs", "--weight-bits", "16"), "it computes in 4, 8 bits only"),
-        ((*QUANTIZE, "--override", "nope=scale:2^3"), "selector 'nope' matches no node or tensor"),
-        ((*QUANTIZE, "--config", "key.yaml"), "unknown key 'calibrater'; did you mean 'calibrator'?"),
-        ((*QUANTIZE, "--config", "cut.yaml"), "the configuration cut.yaml is not YAML"),
-        ((*QUANTIZE, "--config", "gone.yaml"), "cannot read the configuration gone.yaml"),
-        ((*QUANTIZE, "--plan", "gone.json"), "cannot read the plan gone.json"),
-        ((*QUANTIZE, "--plan", "plan.json"), "the plan plan.json is not a lingeronnx plan"),
-        ((*QUANTIZE, "--plan", "calib.npz"), "the plan calib.npz is not a lingeronnx plan"),
-        ((*QUANTIZE, "-o", "gone/q.onnx"), "cannot write gone/q.onnx: there is no folder gone"),
-        ((*QUANTIZE, "-o", "."), "it is a folder"),
-        ((*QUANTIZE, "-o", "tiny.onnx"), "tiny.onnx would be overwritten"),
-        ((*QUANTIZE, "-o", "calib.npz"), "calib.npz would be overwritten"),
-        ((*QUANTIZE, "-o", "q.onnx", "--save-plan", "./q.onnx"), "q.onnx would be overwritten"),
-        ((*QUANTIZE, "--save-plan", "gone/plan.json"), "there is no folder gone"),
-        ((*QUANTIZE, "--eval", "test.npz", "--metric", "top2"), "unknown metric 'top2'"),
-        ((*QUANTIZE, "--eval", "calib.npz", "--metric", "top1"), "metric top1 needs labels"),
-        ((*QUANTIZE, "--eval", "labels.npz"), "label 9 is beyond the 3 classes"),
-        (("quantize", "gap.onnx", "--calib", "calib.npz", "--require-chip"), "not chip-ready: Erf gap stays in float"),
-        (("simulate", "cut.onnx", "--input", "test.npz"), "not a valid ONNX file"),
-        ((*SIMULATE[:3], "shape.npz"), "the model takes [N, 2, 4, 4]"),
-        ((*SIMULATE, "--taps", "q"), "the model has no tensor 'q'"),
-        ((*SIMULATE, "--at", "nope"), "the model has no tensor 'nope'"),
-        ((*SIMULATE, "--integers"), "integers are asked of a float model"),
-        ((*SIMULATE, "-o", "test.npz"), "test.npz would be overwritten"),
-        ((*SIMULATE, "--dump", "build"), "cannot dump into build: it is a file"),
-        ((*SIMULATE, "--dump", "."), "--dump .: the folder holds the data that are read"),
-        ((*SIMULATE, "--dump", "gone/out"), "cannot dump into gone/out: No such file or directory"),
-        (("evaluate", "tiny.onnx", "--data", "calib.npz"), "the data have no labels"),
-        (("evaluate", "tiny.onnx", "--data", "test.npz", "--metric", "mse"), "metric mse compares two models"),
-        (("evaluate", "tiny.onnx", "--data", "test.npz", "--output", "z"), "the model has no tensor 'z'"),
-        (("platforms", "venu"), "unknown platform 'venu'; did you mean 'venus'?"),
-    ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None,
+#: (arguments, the message) of mistakes that are found before any work, and of those that are found after it.
+EARLY_MISTAKES = (
+    (("quantize", "gone.onnx"), "cannot read the model gone.onnx: it does not exist"),
+    (("quantize", "cut.onnx"), "cannot read the model cut.onnx: not a valid ONNX file"),
+    (("quantize", "noise.onnx"), "cannot read the model noise.onnx: not a valid ONNX file"),
+    (("quantize", "nothing.onnx"), "cannot use the model nothing.onnx: its graph has no node"),
+    (("quantize", 300 * "a" + ".onnx"), "File name too long"),
+    ((*QUANTIZE[:3], "gone.npz"), "calibration data: cannot read gone.npz"),
+    ((*QUANTIZE[:3], "cut.npz"), "calibration data: cut.npz is not a readable .npz file"),
+    ((*QUANTIZE[:3], "empty.npz"), "no array for input 'x'; found nothing"),
+    ((*QUANTIZE[:3], "none.npz"), "calibration data holds no sample"),
+    ((*QUANTIZE[:3], "name.npz"), "'a' is not an input of the model"),
+    ((*QUANTIZE[:3], "shape.npz"), "input 'x' has shape [20, 2, 3, 4], the model takes [N, 2, 4, 4]"),
+    ((*QUANTIZE[:3], "batch.npz"), "add the batch axis"),
+    ((*QUANTIZE[:3], "nan.npz"), "input 'x' holds NaN or infinity in sample 3"),
+    ((*QUANTIZE, "--platform", "venuss"), "unknown platform 'venuss'; did you mean 'venus'?"),
+    ((*QUANTIZE, "--mode", "max-value"), "mode max-value on platform venus"),
+    ((*QUANTIZE, "--bits", "4"), "bits 4 on platform venus"),
+    ((*QUANTIZE, "--skip", "con"), "selector 'con' matches no node or tensor; did you mean 'conv'?"),
+    ((*QUANTIZE, "--override", "conv"), "override 'conv': write SELECTOR=KEY:VALUE"),
+    ((*QUANTIZE, "--override", "conv=calibratr:max"), "unknown key 'calibratr'"),
+    ((*QUANTIZE, "--weight-bits", "4"), "weight_bits 4 on platform venus: it computes in 8 bits only"),
+    ((*QUANTIZE, "--platform", "arcs", "--bits", "4"), "bits 4 on platform arcs: it computes in 8 bits only"),
+    ((*QUANTIZE, "--platform", "arcs", "--weight-bits", "16"), "it computes in 4, 8 bits only"),
+    ((*QUANTIZE, "--override", "nope=scale:2^3"), "selector 'nope' matches no node or tensor"),
+    ((*QUANTIZE, "--config", "key.yaml"), "unknown key 'calibrater'; did you mean 'calibrator'?"),
+    ((*QUANTIZE, "--config", "cut.yaml"), "the configuration cut.yaml is not YAML"),
+    ((*QUANTIZE, "--config", "gone.yaml"), "cannot read the configuration gone.yaml"),
+    ((*QUANTIZE, "--plan", "gone.json"), "cannot read the plan gone.json"),
+    ((*QUANTIZE, "--plan", "plan.json"), "the plan plan.json is not a lingeronnx plan"),
+    ((*QUANTIZE, "--plan", "calib.npz"), "the plan calib.npz is not a lingeronnx plan"),
+    ((*QUANTIZE, "-o", "gone/q.onnx"), "cannot write gone/q.onnx: there is no folder gone"),
+    ((*QUANTIZE, "-o", "."), "it is a folder"),
+    ((*QUANTIZE, "-o", "tiny.onnx"), "tiny.onnx would be overwritten"),
+    ((*QUANTIZE, "-o", "calib.npz"), "calib.npz would be overwritten"),
+    ((*QUANTIZE, "-o", "q.onnx", "--save-plan", "./q.onnx"), "q.onnx would be overwritten"),
+    ((*QUANTIZE, "--save-plan", "gone/plan.json"), "there is no folder gone"),
+    (("simulate", "cut.onnx", "--input", "test.npz"), "not a valid ONNX file"),
+    ((*SIMULATE[:3], "shape.npz"), "the model takes [N, 2, 4, 4]"),
+    ((*SIMULATE, "--taps", "q"), "the model has no tensor 'q'"),
+    ((*SIMULATE, "--at", "nope"), "the model has no tensor 'nope'"),
+    ((*SIMULATE, "--integers"), "integers are asked of a float model"),
+    ((*SIMULATE, "-o", "test.npz"), "test.npz would be overwritten"),
+    ((*SIMULATE, "--dump", "build"), "cannot dump into build: it is a file"),
+    ((*SIMULATE, "--dump", "."), "--dump .: the folder holds the data that are read"),
+    ((*SIMULATE, "--dump", "gone/out"), "cannot dump into gone/out: No such file or directory"),
+    (("evaluate", "tiny.onnx", "--data", "calib.npz"), "the data have no labels"),
+    (("evaluate", "tiny.onnx", "--data", "test.npz", "--metric", "mse"), "metric mse compares two models"),
+    (("evaluate", "tiny.onnx", "--data", "test.npz", "--output", "z"), "the model has no tensor 'z'"),
+    (("platforms", "venu"), "unknown platform 'venu'; did you mean 'venus'?"),
 )
-def test_mistakes_get_one_line_and_leave_no_file(here: Here, args: tuple[str, ...], words: str) -> None:
-    write_bad_files(here.folder)
+LATE_MISTAKES = (
+    ((*QUANTIZE, "--eval", "test.npz", "--metric", "top2"), "unknown metric 'top2'"),
+    ((*QUANTIZE, "--eval", "calib.npz", "--metric", "top1"), "metric top1 needs labels"),
+    ((*QUANTIZE, "--eval", "labels.npz"), "label 9 is beyond the 3 classes"),
+    (("quantize", "gap.onnx", "--calib", "calib.npz", "--require-chip"), "not chip-ready: Erf gap stays in float"),
+)
+USAGE_ERRORS = (
+    ((), "Usage: "),
+    (("quantise",), "No such command 'quantise'"),
+    (("quantize",), "Missing argument 'MODEL'"),
+    ((*QUANTIZE, "--bit", "8"), "No such option '--bit'"),
+    ((*QUANTIZE, "--calibrator", "kld"), "'kld' is not one of 'max', 'percentile', 'mse', 'kl'"),
+    ((*QUANTIZE, "--metric", "top1"), "--metric needs --eval DATA"),
+    ((*QUANTIZE, "--batch", "0"), "0 is not in the range"),
+    (("platforms", "venus", "--markdown"), "--markdown prints one page on all platforms"),
+    ((*QUANTIZE, "--seed", "-1"), "-1 is not in the range"),
+    (("simulate", "tiny.onnx"), "Missing option '--input'"),
+)
+
+
+def check_mistake(here: Here, args: tuple[str, ...], words: str) -> None:
+    """Check that a mistake is told in one line and leaves no file, with and without --json."""
     fails(here, 1, words, *args)
     fails(here, 1, words, *args, "--json")
 
 
+def test_mistakes_found_before_any_work_get_one_line_and_leave_no_file(here: Here) -> None:
+    write_bad_files(here.folder)
+    check_each(partial(check_mistake, here), EARLY_MISTAKES)
+
+
 @pytest.mark.parametrize(
-    "args, words",
-    [
-        ((), "Usage: "),
-        (("quantise",), "No such command 'quantise'"),
-        (("quantize",), "Missing argument 'MODEL'"),
-        ((*QUANTIZE, "--bit", "8"), "No such option '--bit'"),
-        ((*QUANTIZE, "--calibrator", "kld"), "'kld' is not one of 'max', 'percentile', 'mse', 'kl'"),
-        ((*QUANTIZE, "--metric", "top1"), "--metric needs --eval DATA"),
-        ((*QUANTIZE, "--batch", "0"), "0 is not in the range"),
-        (("platforms", "venus", "--markdown"), "--markdown prints one page on all platforms"),
-        ((*QUANTIZE, "--seed", "-1"), "-1 is not in the range"),
-        (("simulate", "tiny.onnx"), "Missing option '--input'"),
-    ],
+    "args, words", LATE_MISTAKES, ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None
 )
-def test_wrong_options_are_usage_errors(here: Here, args: tuple[str, ...], words: str) -> None:
-    fails(here, 2, words, *args)
+def test_mistakes_found_late_get_one_line_and_leave_no_file(here: Here, args: tuple[str, ...], words: str) -> None:
+    write_bad_files(here.folder)
+    check_mistake(here, args, words)
+
+
+def test_wrong_options_are_usage_errors(here: Here) -> None:
+    check_each(lambda args, words: fails(here, 2, words, *args), USAGE_ERRORS)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("oops"), InternalError("oops"), RecursionError("oops")])
