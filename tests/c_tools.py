@@ -2,8 +2,10 @@
 
 The generator, emx-onnx-cgen, reads and compiles its 169 Jinja templates anew for each host part, which takes more than
 a second; many tests compile the same C file with the same flags. Here Jinja keeps its compiled templates, and objects
-are kept by the content of the source, of all headers that it can include, and by the flags. What is generated and
-linked is the same as without.
+are kept by the content of the source, of all headers that it can include, and by the flags.
+
+What is generated and linked is the same as without, except that the fast tier compiles with `-O0` instead of `-O1`,
+and without debug information. Other levels stay: the warnings of an optimizing compiler are looked for with those.
 """
 
 import functools
@@ -18,8 +20,9 @@ import pytest
 
 from lingeronnx.deployment.c import build, host
 from tests.artefacts import build_folder
+from tests.examples import TIER
 
-__all__ = ["call_or_copy", "keep_objects", "keep_templates"]
+__all__ = ["call_or_copy", "drop_optimization", "keep_objects", "keep_templates"]
 
 
 def keep_templates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +38,17 @@ def keep_templates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `build.compiled` copy an object that was compiled before."""
-    monkeypatch.setattr(build, "called", functools.partial(call_or_copy, build.called, _make_folder("objects")))
+    compile_source, folder = build.called, _make_folder("objects")
+
+    def call(words: Sequence[str]) -> str:
+        return call_or_copy(compile_source, folder, drop_optimization(words) if TIER == "fast" else words)
+
+    monkeypatch.setattr(build, "called", call)
+
+
+def drop_optimization(words: Sequence[str]) -> list[str]:
+    """Change a compiler's call so that it takes a third of the time."""
+    return ["-O0" if word == "-O1" else word for word in words if word != "-g"]
 
 
 def call_or_copy(call: Callable[[Sequence[str]], str], folder: Path, words: Sequence[str]) -> str:

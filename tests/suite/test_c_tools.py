@@ -1,6 +1,6 @@
-"""Objects that are kept: only for the same source, headers and flags, and only if the compiler said nothing."""
+"""Objects are kept for the same source, headers and flags only, and only if the compiler said nothing."""
 
-from tests.c_tools import call_or_copy
+from tests.c_tools import call_or_copy, drop_optimization
 
 
 def test_an_object_is_compiled_once_for_the_same_content(tmp_path):
@@ -30,3 +30,8 @@ def test_an_object_is_compiled_once_for_the_same_content(tmp_path):
     link = ["cc", "-o", str(tmp_path / "a.o"), "a.o", "-lm"]
     assert call_or_copy(compile_source, tmp_path / "kept", link) == ""
     assert len(calls) == 7
+
+
+def test_the_first_level_of_optimization_is_dropped():
+    assert drop_optimization(["cc", "-O1", "-g", "-Wall", "a.c"]) == ["cc", "-O0", "-Wall", "a.c"]
+    assert drop_optimization(["cc", "-O2", "a.c"]) == ["cc", "-O2", "a.c"]
