@@ -1,7 +1,6 @@
 """Graphs of one generation written as the other: nothing lost on the way, nothing else computed on the chip."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,10 +13,15 @@ from lingeronnx.graph import ir
 from lingeronnx.run.integer.dialects import dialect
 from tests import nets
 from tests.examples import first
-from tests.nets import NETS, Net, quantized
+from tests.nets import NETS, Net
 from tests.targets.luna.dialects.helpers import ADD, layer, model, recurrent, some
 
 CHIPS = ("venus", "arcs", "venusA")
+
+
+def quantized(net, platform):
+    """Quantize on random samples without effort."""
+    return nets.quantized(net, platform=platform, effort="fast")
 
 
 def nodes(graph):
@@ -272,15 +276,9 @@ def test_command_writes_nothing_on_errors(tmp_path):
 
 def test_quantize_writes_either(tmp_path):
     """--format linger is quantize and convert; what cannot be converted writes nothing."""
-    models = Path(__file__).resolve().parents[2] / "models"
-    given = [
-        "quantize",
-        str(models / "digits_cnn.onnx"),
-        "--calib",
-        str(models / "digits_calib.npz"),
-        "--effort",
-        "fast",
-    ]
+    ir.save(nets.plain(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "calib.npz", **nets.samples(nets.plain(), 8))
+    given = ["quantize", str(tmp_path / "net.onnx"), "--calib", str(tmp_path / "calib.npz"), "--effort", "fast"]
     files = {}
     for name, more in (("thinker", ()), ("linger", ("--format", "linger")), ("generic", ("--format", "linger"))):
         files[name] = tmp_path / f"{name}.onnx"

@@ -15,7 +15,7 @@ from lingeronnx.flow.assign.group_scales import group_scales
 from lingeronnx.flow.lower import plan_of
 from lingeronnx.graph import ir
 from lingeronnx.plan import LARGEST_FACTOR, Affine, PerAxis, PerGroup, Plan, in_groups
-from tests import nets
+from tests import artefacts, nets
 from tests.examples import examples
 from tests.nets import Net
 
@@ -43,7 +43,7 @@ def rows():
 
 
 def grouped(build, **settings):
-    return nets.quantized(build(), platform="generic", **{"weight_scales": "group:16", **settings})
+    return artefacts.quantized(build(), "generic", **{"weight_scales": "group:16", **settings})
 
 
 SETTINGS = [{"mode": mode, "weight_bits": bits, "effort": "normal"} for mode in MODES for bits in WIDTHS]
@@ -159,12 +159,12 @@ def written_out(node, seen):
 
 def test_better_where_weights_are_uneven():
     """Held-back inputs, 4 bits: groups come nearer to the float model than channels, rounded and refined."""
+    x = nets.samples(flat(), 64, seed=8)
+    (want,) = ReferenceEvaluator(ir.to_proto(flat())).run(None, x)
     for effort in ("fast", "normal"):
         noise = {}
         for scales in ("channel", "group:16"):
             made = grouped(flat, weight_scales=scales, weight_bits=4, mode="max-value", effort=effort)
-            x = nets.samples(flat(), 64, seed=8)
-            (want,) = ReferenceEvaluator(ir.to_proto(flat())).run(None, x)
             noise[scales] = np.square(made.session().run(None, x)[0] - want).mean()
         assert noise["group:16"] < 0.9 * noise["channel"], effort
 

@@ -21,7 +21,7 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.targets import GENERIC
-from tests import nets
+from tests import artefacts, nets
 from tests.examples import first
 from tests.nets import Net, line
 from tests.simulator.helpers import few
@@ -61,9 +61,7 @@ def pairs():
 
 
 def asymmetric(build, **settings):
-    return nets.quantized(
-        build(), **{"platform": "generic", "mode": "max-value", "activations": "asymmetric", **settings}
-    )
+    return artefacts.quantized(build(), "generic", **{"mode": "max-value", "activations": "asymmetric", **settings})
 
 
 SETTINGS = [
@@ -151,7 +149,9 @@ def test_what_is_never_negative_has_all_integers():
 def test_zero_points_of_0_are_none(build):
     """Law: a plan without zero points gives the graph of symmetric integers, whatever was asked for."""
     plain = nets.quantized(build(), platform="generic", mode="max-value", effort="fast")
-    told = asymmetric(build, plan=plain.plan, effort="fast")
+    told = nets.quantized(
+        build(), platform="generic", mode="max-value", activations="asymmetric", plan=plain.plan, effort="fast"
+    )
     assert ir.to_proto(told.graph) == ir.to_proto(plain.graph)
     assert not any(name.startswith("zero_point") for node in plain.graph.graph for name in node.attributes)
 

@@ -109,10 +109,10 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("net", ("uneven", "residual"))
+@pytest.mark.parametrize("net", ("uneven", "shortcut"))
 def test_widths_of_single_tensors_count(net):
     """Law: widths that are given tensor by tensor move channels and ranges as the same widths given for all."""
-    graph = uneven() if net == "uneven" else nets.residual()
+    graph = uneven() if net == "uneven" else nets.shortcut()
     feed = data(graph)
     usual = {"platform": "generic", "mode": "q-value", "weight_scales": "tensor"}
     whole = quantize(graph, feed, bits=16, weight_bits=4, **usual).plan

@@ -27,16 +27,16 @@ SETTINGS = (
 
 
 def again(text, **options):
-    """Quantize the residual net under the plan of this text; only what is no scale is said once more."""
+    """Quantize a net under the plan of this text; only what is no scale is said once more."""
     plan = lo.Plan.from_json(text)
     kept = {key: options[key] for key in ("effort", "fit") if key in options}
-    return nets.quantized(nets.residual(), plan=plan, platform=plan.platform, mode=plan.mode, **kept)
+    return nets.quantized(nets.shortcut(), plan=plan, platform=plan.platform, mode=plan.mode, **kept)
 
 
 @pytest.mark.parametrize("options", first(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults")
 def test_a_plan_makes_the_file_again(options):
     """Law: whatever the settings, their plan alone gives the same bytes, and a plan of these bytes knows them."""
-    made = nets.quantized(nets.residual(), **options)
+    made = nets.quantized(nets.shortcut(), **options)
     assert ir.to_bytes(again(made.plan.to_json(), **options).graph) == ir.to_bytes(made.graph)
     assert plan_of(made.graph).settings == made.plan.settings == made_with(made.graph)
     named = {key for key in options if key not in ("platform", "skip", "overrides")}
@@ -45,7 +45,7 @@ def test_a_plan_makes_the_file_again(options):
 
 def test_a_plan_of_old_knows_no_settings():
     """It is read, and neither it nor the file made from it makes any up."""
-    made = nets.quantized(nets.residual(), calibrator="max")
+    made = nets.quantized(nets.shortcut(), calibrator="max")
     body = json.loads(made.plan.to_json())
     assert body.pop("settings") == {"calibrator": "max"}
     old = lo.Plan.from_json(json.dumps(body))
@@ -58,6 +58,6 @@ def test_a_plan_of_old_knows_no_settings():
 @pytest.mark.parametrize("settings", (["max"], "max", 3))
 def test_settings_are_a_record(settings):
     """Anything else is refused in a line."""
-    body = json.loads(nets.quantized(nets.residual(), effort="fast").plan.to_json())
+    body = json.loads(nets.quantized(nets.shortcut(), effort="fast").plan.to_json())
     with pytest.raises(ConfigError, match="p.json: 'settings' is .*; it holds settings by name.*--save-plan"):
         lo.Plan.from_json(json.dumps({**body, "settings": settings}), "p.json")

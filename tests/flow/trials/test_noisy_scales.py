@@ -81,7 +81,7 @@ def test_what_hardly_reaches_the_outputs_is_cut(far, monkeypatch, platform):
 
 
 def test_where_nothing_gains_all_stays(far, monkeypatch):
-    net = nets.residual()
+    net = nets.shortcut()
     found = made(net, nets.samples(net, 48))
     monkeypatch.setattr(noisy_scales, "_MOST", 0)
     assert found.plan == made(net, nets.samples(net, 48)).plan

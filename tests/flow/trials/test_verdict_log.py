@@ -32,9 +32,9 @@ def test_nothing_is_logged_by_default(caplog):
 
 def test_trials_log_their_verdicts(caplog):
     """On a net of random weights: refinement is judged, and each verdict says by which thresholds."""
-    model = nets.plain()
+    model = nets.shortcut()
     with caplog.at_level(logging.DEBUG, LOGGER.name):
-        lo.quantize(model, nets.samples(model, 48), platform="venus", effort="best")
+        lo.quantize(model, nets.samples(model, 16), platform="venus", effort="best")
     records = list(map(json.loads, caplog.messages))
     assert {"methods", "stages"} <= {record["trial"] for record in records}
     for record in records:

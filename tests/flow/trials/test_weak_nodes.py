@@ -70,7 +70,7 @@ def test_layers_leave_the_worst_first_as_long_as_nine_tenths_stay():
 
 def test_a_weak_layer_goes_to_the_host_where_that_is_measured_to_be_better():
     model = uneven()
-    stays, moved = (lo.quantize(model, samples(model, 64), platform="venus", **more) for more in ({}, {"max_parts": 9}))
+    stays, moved = (lo.quantize(model, samples(model, 32), platform="venus", **more) for more in ({}, {"max_parts": 9}))
     assert moved.report.outputs["y"]["sqnr"] > stays.report.outputs["y"]["sqnr"] + 10
     (layer,) = [node for node in (*moved.report.float_nodes, *moved.report.host_part) if node.macs]
     assert "8 bits leave" in layer.why
