@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from lingeronnx import api
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.c import packages
+from lingeronnx.deployment.c.source import Memory
 from lingeronnx.deployment.header import header, identifier
 from lingeronnx.deployment.ports import FedBackState, Port, Ports
 from lingeronnx.errors import ConfigError, ConstraintError, DataError, ModelError
@@ -494,11 +496,37 @@ def test_a_part_whose_end_has_another_name_on_the_chip(tmp_path):
     assert (done.folder / "golden").is_dir()
 
 
+def two_layers(width, hidden):
+    """Build a net of two chip parts with a host part between them."""
+    net = nets.Net(width)
+    a = net.node("Erf", net.linear("x", (width, hidden)))
+    return net.graph(net.linear(a, (hidden, width), out="y"))
+
+
+def test_psram_that_is_too_small_is_a_note(tmp_path):
+    """One byte too few is told, with advice if there are several parts; as many as are needed are not."""
+    one_layer = nets.Net(32)
+    cases = (
+        (two_layers(32, 24), "; fewer parts take less: quantize with --max-parts 1"),
+        (one_layer.graph(one_layer.linear("x", (32, 24), out="y")), ""),
+    )
+    for number, (model, advice) in enumerate(cases):
+        feed = nets.samples(model, 2)
+        quantized = api.quantize(model, feed, platform="arcs", effort="fast")
+        board = api.deploy(quantized, tmp_path / f"board{number}", feed, samples=1).board
+        psram_bytes = Memory(board.program).psram
+        notes = [
+            replace(board, target=replace(board.target, external_memory=size)).notes()
+            for size in (psram_bytes - 1, psram_bytes, None)
+        ]
+        want = f"psram: {psram_bytes} bytes with the executor's objects, and arcs has {psram_bytes - 1}{advice}"
+        assert notes == [[want], [], []]
+
+
+@pytest.mark.slow
 def test_more_psram_than_the_chip_has_is_told(tmp_path):
     """Two parts whose weights fit one by one, and together by a hair: the executor's objects are too much."""
-    net = nets.Net(2048)
-    a = net.node("Erf", net.linear("x", (2048, 2040)))
-    model = net.graph(net.linear(a, (2040, 2048), out="y"))
+    model = two_layers(2048, 2040)
     feed = nets.samples(model, 2)
     made = api.quantize(model, feed, platform="arcs", effort="fast")
     done = api.deploy(made, tmp_path / "board", feed, samples=1, stem="two")

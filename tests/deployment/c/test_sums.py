@@ -29,10 +29,10 @@ OPERATORS = {
     "groups": ("InstanceNormalization(x, s, b)", {"s": rand(3), "b": rand(3)}, (1, 3, 64, 63), (1, 3, 64, 63), 17),
     "rows": ("LayerNormalization(x, s)", {"s": rand(1000)}, (1, 9, 1000), (1, 9, 1000), 17),
     "gates": (
-        "LSTM<hidden_size = 90>(x, w, r)",
-        {"w": rand(1, 360, 270), "r": rand(1, 360, 90)},
-        (3, 1, 270),
-        (3, 1, 1, 90),
+        "LSTM<hidden_size = 16>(x, w, r)",
+        {"w": rand(1, 64, 500), "r": rand(1, 64, 16)},
+        (3, 1, 500),
+        (3, 1, 1, 16),
         17,
     ),
 }  # fmt: skip
