@@ -226,17 +226,20 @@ def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
             np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
 
 
-def shuffled():
+def shuffled(blocks=3, side=32):
     """Blocks on maps of one size, of which each is too large, between shuffles of channels, which are not cut."""
-    net, x = nets.Net(8, 32, 32, seed=6, batch=1), "x"
-    for _ in range(3):
+    net, x = nets.Net(8, side, side, seed=6, batch=1), "x"
+    for _ in range(blocks):
         x = net.node("LeakyRelu", net.conv(x, (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
         x = net.node("LeakyRelu", net.conv(x, (8, 1, 3, 3), group=8, pads=[1] * 4), alpha=0.1)
-        x = net.node("Reshape", x, net.const(np.array([1, 2, 4, 32, 32])))
-        x = net.node("Reshape", net.node("Transpose", x, perm=[0, 2, 1, 3, 4]), net.const(np.array([1, 8, 32, 32])))
-    return ends(net, net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]))
+        x = net.node("Reshape", x, net.const(np.array([1, 2, 4, side, side])))
+        x = net.node("Transpose", x, perm=[0, 2, 1, 3, 4])
+        x = net.node("Reshape", x, net.const(np.array([1, 8, side, side])))
+    pooled = net.node("MaxPool", x, kernel_shape=[side // 4] * 2, strides=[side // 4] * 2)
+    return net.graph(net.linear(net.node("Flatten", pooled), (8 * 4 * 4, 5), out="y"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ("arcs", "venusA"))
 def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
     """One cut after the other is not found by arguments that begin with few tensors outside; in rounds they are."""
@@ -251,7 +254,37 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
     assert not whole.report.chip_ready
 
 
-def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch):
+@pytest.fixture
+def only_rounds(monkeypatch):
+    """Skip the search that precedes the rounds, which takes most of the time and finds nothing for these nets."""
+    choice = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
+    monkeypatch.setattr(choice, "_best", lambda read, large: None)
+
+
+def quantize_small_shuffled(row):
+    """Quantize two small shuffled blocks for a chip with 5800 bytes of shared memory; return the samples, too."""
+    model = shuffled(2, 16)
+    feed = nets.samples(model, 2)
+    target = dataclasses.replace(row, shared_memory=5800)
+    return feed, quantize(model, feed, platform=target, effort="fast", objective="plain")
+
+
+@pytest.mark.parametrize(("platform", "tiled_runs"), (("arcs", 3), ("venusA", 2)))
+def test_rounds_make_a_small_net_ready(platform, tiled_runs, monkeypatch, only_rounds):
+    """Several runs are cut in rounds: chip-ready by both judges within the memory, and equal to the whole."""
+    feed, tiled = quantize_small_shuffled(ROWS[platform])
+    assert tiled.report.chip_ready
+    assert sum("tiles of" in f.what for f in tiled.report.fitted) == tiled_runs
+    assert tiled.report.cost.shared <= 5800
+    verdict = judge(ir.to_proto(tiled.graph), platform, tiled.report.packer_args)
+    assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
+    monkeypatch.setattr(LAST_STAGE, "row_tiles", lambda read: (read, []))
+    _, whole = quantize_small_shuffled(ROWS[platform])
+    same(feed, tiled, whole)
+    assert not whole.report.chip_ready
+
+
+def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
     """Whole maps live at the shuffles too, which no run of layers holds: not one try is spent on them."""
     rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
     tried, best = [], rounds._best
@@ -262,10 +295,9 @@ def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch):
 
     monkeypatch.setattr(rounds, "_best", counted)
     monkeypatch.setattr(rounds, "_IN_VAIN", 1)
-    target = dataclasses.replace(ARCS, shared_memory=22500)
-    made = quantize(shuffled(), nets.samples(shuffled(), 2), platform=target, effort="fast")
-    assert made.report.chip_ready
-    assert "Transpose" in {node.op_type for node in made.graph.graph}
+    _, tiled = quantize_small_shuffled(ARCS)
+    assert tiled.report.chip_ready
+    assert "Transpose" in {node.op_type for node in tiled.graph.graph}
     assert tried
     assert "Transpose" not in tried
 
@@ -317,7 +349,7 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
         assert quantize(build(), nets.samples(build(), 2), platform=target, effort="fast").report.chip_ready
 
 
-def test_the_search_in_rounds_has_an_end(monkeypatch):
+def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
     """However much there is to try: no graph is judged once so many nodes were."""
     rounds = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.rounds")
     sizes = []
@@ -327,11 +359,11 @@ def test_the_search_in_rounds_has_an_end(monkeypatch):
         return returned(ready, *args, **kinds)
 
     monkeypatch.setattr(rounds, "returned", counted)
-    monkeypatch.setattr(rounds, "WORK", 400)
-    target = dataclasses.replace(ARCS, shared_memory=22500)
-    assert not quantize(shuffled(), nets.samples(shuffled(), 2), platform=target, effort="fast").report.chip_ready
+    monkeypatch.setattr(rounds, "WORK", 100)
+    _, result = quantize_small_shuffled(ARCS)
+    assert not result.report.chip_ready
     assert sizes
-    assert sum(sizes) - sizes[-1] <= 400
+    assert sum(sizes) - sizes[-1] <= 100
 
 
 def uneven():
@@ -356,17 +388,19 @@ def test_what_the_tiles_leave_crowded_is_cut_too():
 
 
 def test_a_graph_that_fits_is_left_alone():
-    assert not any("tiles of" in f.what for f in nets.quantized(nets.residual(), platform="arcs").report.fitted)
+    assert not any(
+        "tiles of" in f.what for f in nets.quantized(nets.residual(), platform="arcs", effort="fast").report.fitted
+    )
 
 
 def test_where_no_cut_helps_the_layers_and_bytes_are_named():
-    """Three rows of 16x16 and the one that is computed from them are 1024 bytes."""
-    target = dataclasses.replace(VENUS, shared_memory=800)
-    model = three(16)
+    """Three rows of 8x16 and the one that is computed from them are 512 bytes."""
+    target = dataclasses.replace(VENUS, shared_memory=400)
+    model = three(8)
     report = quantize(model, nets.samples(model, 2), platform=target, effort="fast").report
     assert not report.chip_ready
     found = [f for f in report.findings if f.node == "shared memory"]
-    assert [f.rule for f in found] == ["at most 800 bytes are needed"]
+    assert [f.rule for f in found] == ["at most 400 bytes are needed"]
     assert "bytes" in found[0].value
 
 
