@@ -6,6 +6,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.targets import PLATFORMS
+from tests.artefacts import quantized
 from tests.onnx_files.helpers import close, images, rand
 
 FOLDER = Path(__file__).parent / "torch"
@@ -24,7 +25,7 @@ def test_the_files_are_there():
 def test_exported(path):
     """All of it in integers, whatever the exporter made of it; batches of 4 take any number of samples."""
     data = images(*SHAPES[path.name.partition("_")[0]], count=6)
-    found = lo.quantize(path, data, platform="generic", effort="fast")
+    found = quantized(path, "generic", data, effort="fast")
     assert found.report.integer_macs == 1
     assert not found.report.float_nodes
     assert not found.report.host_part
@@ -35,7 +36,8 @@ def test_exported(path):
 @pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)
 def test_a_recurrent_layer_with_the_batch_first(target):
     """The newer exporter reckons the sizes behind it from a tensor whose batch is on axis 1."""
-    found = lo.quantize(FOLDER / "recurrent_dynamo_dynamic.onnx", rand(16, 7, 6, seed=3), platform=target.name)
+    data = rand(16, 7, 6, seed=3)
+    found = lo.quantize(FOLDER / "recurrent_dynamo_dynamic.onnx", data, platform=target.name, effort="fast")
     assert found.report.chip_ready, found.report.findings
     assert not found.report.float_nodes
     assert close(found)
@@ -47,7 +49,7 @@ def test_every_exporter_gives_the_same_layers(name):
     layers = set()
     for path in FILES:
         if path.name.startswith(name):
-            found = lo.quantize(path, images(*SHAPES[name], count=2), platform="generic", effort="fast")
+            found = quantized(path, "generic", images(*SHAPES[name], count=6), effort="fast")
             counts = dict(found.report.layers)
             counts["Reshape"] = counts.get("Reshape", 0) + counts.pop("Flatten", 0)
             layers.add(tuple(sorted(counts.items())))

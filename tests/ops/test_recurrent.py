@@ -50,9 +50,9 @@ def sequence(kind, direction, steps=9, width=6, layers=1, units=8, **attributes)
     return net.graph(net.node("Transpose", y, perm=[1, 0, 2]))
 
 
-def classifier(kind, direction, units=8, **attributes):
+def classifier(kind, direction, units=8, steps=9, **attributes):
     """Return a net of two layers that reads the last states."""
-    net = Net(9, 6, seed=2)
+    net = Net(steps, 6, seed=2)
     y, _ = layer(net, kind, net.node("Transpose", "x", perm=[1, 0, 2]), 6, units, direction, **attributes)
     count = 1 + (direction == "bidirectional")
     _, h = layer(net, kind, y, units * count, units, direction, **attributes)

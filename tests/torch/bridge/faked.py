@@ -7,26 +7,49 @@ from hypothesis import strategies as st
 from lingeronnx.torch.bridge.fake_common import At, counts
 from lingeronnx.torch.bridge.fake_quant import fake_quantizer
 from simulator import machine
-from simulator.fixed import Rounded, RoundingMode
+from simulator.fixed import Rescale, Rounded, RoundingMode
 from simulator.kernel import Call, Spec
 from tests.examples import examples
-from tests.simulator.helpers import rescales
 
 few = examples(12, derandomize=True)
 more = examples(20, derandomize=True)
 
 INTS = st.sampled_from((np.int8, np.int16))
-BITS = st.sampled_from((4, 8, 16, 32))
 ROUNDING = st.sampled_from(RoundingMode)
+#: Types of two operands, bits of the result and whether a ratio makes it. Each further combination compiles kernels.
+_OPERANDS = (
+    (np.int8, np.int8, (8, 4), None),
+    (np.int16, np.int8, (32, 16), True),
+    (np.int8, np.int16, (16,), False),
+    (np.int16, np.int16, (16,), True),
+)
 
 
 @st.composite
-def requantizations(draw, shifts, bits):
-    """Draw those of `rescales`, and by a shift with another rounding."""
-    name = draw(ROUNDING)
-    if name is RoundingMode.HALF_UP:
-        return draw(rescales(shifts, bits))
-    return Rounded(draw(st.integers(*shifts)), draw(st.sampled_from(bits)), name)
+def operands(draw, bits=(4, 8, 16, 32), shifts=None, *, rounded=False):
+    """Draw the types of two operands with the bits of their result, or with its requantization if `shifts` are given.
+
+    Every type, width and rule comes in some combination. For 8 bits the rule is a shift, a ratio or, if `rounded`, a
+    shift with another rounding; wider operands have one rule each.
+    """
+    first, second, widths, by_ratio = draw(st.sampled_from(_OPERANDS))
+    widths = [width for width in widths if width in bits]
+    width = draw(st.sampled_from(widths if by_ratio is None else widths[:1]))
+    if shifts is None:
+        return first, second, width
+    shift, rounding = draw(st.integers(*shifts)), RoundingMode.HALF_UP
+    if by_ratio is None:
+        by_ratio, rounding = draw(st.booleans()), draw(ROUNDING) if rounded else rounding
+    if rounding is not RoundingMode.HALF_UP:
+        return first, second, Rounded(shift, width, rounding)
+    if by_ratio:
+        return first, second, Rescale.from_ratio(draw(st.floats(0.5, 2.0, exclude_max=True)) * 2.0**-shift, width)
+    return first, second, Rescale.from_shift(shift, width)
+
+
+def one_operand(bits, shifts, *, rounded=False):
+    """Draw the type of one operand and the requantization of its result."""
+    return operands(bits, shifts, rounded=rounded).map(lambda drawn: (drawn[0], drawn[2]))
 
 
 def simulated(kernel, arrays):

@@ -9,8 +9,8 @@ from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from simulator import kernels as k
 from simulator.fixed import Rescale
-from tests.simulator.helpers import SEEDS, integers, rescales
-from tests.torch.bridge.faked import BITS, INTS, ROUNDING, exact, few, more, requantizations, windowed
+from tests.simulator.helpers import SEEDS, integers
+from tests.torch.bridge.faked import INTS, ROUNDING, exact, few, more, one_operand, operands, windowed
 
 pytestmark = pytest.mark.slow  # hundreds of cases
 
@@ -22,9 +22,9 @@ def biased(draw, rng, size):
 
 
 @more
-@given(st.data(), SEEDS, INTS, INTS, requantizations((-4, 20), (4, 8, 16, 32)))
-def test_conv(data, seed, kind, weight_kind, rescale):
-    draw, rng = data.draw, np.random.default_rng(seed)
+@given(st.data(), SEEDS, operands(shifts=(-4, 20), rounded=True))
+def test_conv(data, seed, operands):
+    draw, rng, (kind, weight_kind, rescale) = data.draw, np.random.default_rng(seed), operands
     axes, (group, each) = draw(st.integers(1, 2)), draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
     kernel, options = windowed(draw, axes)
     outputs = group * draw(st.integers(1, 2))
@@ -36,10 +36,10 @@ def test_conv(data, seed, kind, weight_kind, rescale):
 
 
 @more
-@given(st.data(), SEEDS, INTS, rescales((-4, 16), (8, 16, 32)), st.integers(1, 2))
-def test_conv_transpose(data, seed, kind, rescale, axes):
+@given(st.data(), SEEDS, one_operand((8, 16, 32), (-4, 16)), st.integers(1, 2))
+def test_conv_transpose(data, seed, operand, axes):
     """Of lines and images; rows that output_padding adds lie beyond every tap."""
-    draw, rng = data.draw, np.random.default_rng(seed)
+    draw, rng, (kind, rescale) = data.draw, np.random.default_rng(seed), operand
     group, each = draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
     kernel, options = windowed(draw, axes)
     options["output_padding"] = draw(st.sampled_from((None, [0, 1][-axes:], [2, 2][-axes:])))
@@ -53,9 +53,9 @@ def test_conv_transpose(data, seed, kind, rescale, axes):
 
 
 @few
-@given(st.data(), SEEDS, INTS, INTS, rescales((-4, 20), (8, 16, 32)))
-def test_linear_and_affine(data, seed, kind, weight_kind, rescale):
-    draw, rng = data.draw, np.random.default_rng(seed)
+@given(st.data(), SEEDS, operands((8, 16, 32), (-4, 20)))
+def test_linear_and_affine(data, seed, operands):
+    draw, rng, (kind, weight_kind, rescale) = data.draw, np.random.default_rng(seed), operands
     x = integers(rng, [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))] + [90], kind)
     weight = integers(rng, (6, 90), weight_kind)
     bias = biased(draw, rng, 6)
@@ -87,34 +87,36 @@ SHAPES = st.sampled_from((
 
 
 @more
-@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12), BITS)
-def test_add_shift(seed, shapes, kind_x, kind_y, sign, shift_x, shift_y, bits):
-    rng = np.random.default_rng(seed)
+@given(SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12))
+def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
+    rng, (kind_x, kind_y, bits) = np.random.default_rng(seed), operands
+    if kind_x is not kind_y:  # kernels are compiled for each pair of signs: all pairs for equal types only
+        shift_x, shift_y = abs(shift_x), -abs(shift_y)
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
     exact(k.AddShift(shift_x, shift_y, bits, sign), x, y)
 
 
 @more
-@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), st.floats(1e-5, 1000), st.floats(1e-5, 1000), BITS)
-def test_add_scaled(seed, shapes, kind_x, kind_y, sign, ratio_x, ratio_y, bits):
-    rng = np.random.default_rng(seed)
+@given(SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.floats(1e-5, 1000), st.floats(1e-5, 1000))
+def test_add_scaled(seed, shapes, operands, sign, ratio_x, ratio_y):
+    rng, (kind_x, kind_y, bits) = np.random.default_rng(seed), operands
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
     exact(k.AddScaled.from_ratios(ratio_x, ratio_y, bits, sign), x, y)
 
 
 @few
-@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), *[requantizations((-6, 12), (8, 16))] * 2)
-def test_add_rounded(seed, shapes, kind_x, kind_y, sign, rule_x, rule_y):
+@given(SEEDS, SHAPES, st.sampled_from((1, -1)), *[one_operand((8, 16), (-6, 12), rounded=True)] * 2)
+def test_add_rounded(seed, shapes, sign, one, other):
     """The training side's sum: each operand is rounded as the node says."""
-    rng = np.random.default_rng(seed)
+    rng, (kind_x, rule_x), (kind_y, rule_y) = np.random.default_rng(seed), one, other
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
     exact(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
 
 
 @few
-@given(SEEDS, SHAPES, INTS, INTS, requantizations((-8, 25), (4, 8, 16, 32)))
-def test_mul(seed, shapes, kind_x, kind_y, rescale):
-    rng = np.random.default_rng(seed)
+@given(SEEDS, SHAPES, operands(shifts=(-8, 25), rounded=True))
+def test_mul(seed, shapes, operands):
+    rng, (kind_x, kind_y, rescale) = np.random.default_rng(seed), operands
     exact(k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0))
 
 
@@ -122,12 +124,10 @@ def test_mul(seed, shapes, kind_x, kind_y, rescale):
 @given(
     SEEDS,
     st.sampled_from((((2, 3, 5), (2, 5, 4)), ((3, 5), (5, 2)), ((2, 1, 3, 900), (4, 900, 2)))),
-    INTS,
-    INTS,
-    rescales((-4, 25), (8, 16, 32)),
+    operands((8, 16, 32), (-4, 25)),
 )
-def test_matmul(seed, shapes, kind_x, kind_y, rescale):
-    rng = np.random.default_rng(seed)
+def test_matmul(seed, shapes, operands):
+    rng, (kind_x, kind_y, rescale) = np.random.default_rng(seed), operands
     extremes = seed % 2 > 0
     exact(k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes))
 

@@ -12,7 +12,7 @@ from lingeronnx.torch.bridge.fake_common import At
 from lingeronnx.torch.bridge.fake_quant import fake_quantizer
 from simulator import kernels as k
 from simulator.fixed import Rescale, Rounded, RoundingMode
-from tests.simulator.helpers import SEEDS, integers, rescales
+from tests.simulator.helpers import SEEDS, integers
 from tests.torch.bridge.faked import (
     INTS,
     ROUNDING,
@@ -20,7 +20,8 @@ from tests.torch.bridge.faked import (
     exact,
     few,
     more,
-    requantizations,
+    one_operand,
+    operands,
     simulated,
     tensor,
     windowed,
@@ -56,8 +57,10 @@ def test_quant(seed, scale, bits, rounding):
 
 
 @more
-@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), requantizations((-12, 20), (4, 8, 16, 32)), st.booleans())
-def test_requant(seed, kind, rescale, saturate):
+@given(SEEDS, operands(shifts=(-12, 20), rounded=True), st.booleans())
+def test_requant(seed, operands, saturate):
+    first, second, rescale = operands
+    kind = np.int32 if (first, second) == (np.int16, np.int16) else first
     exact(k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0))
 
 
@@ -77,8 +80,9 @@ def test_table(seed, kind, out):
 
 
 @few
-@given(SEEDS, st.integers(0, 8), requantizations((8, 20), (8, 16)), st.sampled_from((-1, 1, 2, -2, 3)))
-def test_glu(seed, q, rescale, axis):
+@given(SEEDS, st.integers(0, 8), one_operand((8, 16), (8, 20), rounded=True), st.sampled_from((-1, 1, 2, -2, 3)))
+def test_glu(seed, q, operand, axis):
+    _, rescale = operand
     exact(k.Glu(k.Glu.gates(q), rescale, axis), integers(np.random.default_rng(seed), (2, 6, 4, 14)))
 
 
@@ -97,10 +101,10 @@ def test_max_pool(data, seed, kind, ceil_mode):
 
 
 @more
-@given(st.data(), SEEDS, INTS, st.booleans(), rescales((-3, 8), (8, 16)))
-def test_avg_pool(data, seed, kind, ceil_mode, rescale):
+@given(st.data(), SEEDS, one_operand((8, 16), (-3, 8)), st.booleans())
+def test_avg_pool(data, seed, operand, ceil_mode):
     """By a ratio, and by each of the rules of the NPU."""
-    draw, rng = data.draw, np.random.default_rng(seed)
+    draw, rng, (kind, rescale) = data.draw, np.random.default_rng(seed), operand
     axes = draw(st.integers(1, 2))
     kernel, options = windowed(draw, axes)
     x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
@@ -209,9 +213,9 @@ def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
 
 
 @few
-@given(SEEDS, INTS, st.sampled_from((10, 15)), st.integers(1, 2), rescales((12, 20), (8, 16)))
-def test_layer_norm(seed, kind, fraction, axes, rescale):
-    rng = np.random.default_rng(seed)
+@given(SEEDS, one_operand((8, 16), (12, 20)), st.sampled_from((10, 15)), st.integers(1, 2))
+def test_layer_norm(seed, operand, fraction, axes):
+    rng, (kind, rescale) = np.random.default_rng(seed), operand
     x = integers(rng, (3, 4, 6), kind)
     x[0] = 5  # no spread at all
     count = math.prod(x.shape[-axes:])

@@ -325,15 +325,15 @@ def quantized(model, args, path, **settings):
 def test_net_in_integers(platform, fast, tmp_path):
     """Both directions are the chip's own LSTM, whatever the length: nothing is reversed, unrolled or left in float."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((32, 80, 8)).astype(np.float32)
+    x = rng.standard_normal((32, 40, 8)).astype(np.float32)
     net = seeded(Net, fast)
-    done = quantized(net, torch.randn(2, 80, 8), tmp_path / "net.onnx", calib=x, platform=platform)
+    done = quantized(net, torch.randn(2, 40, 8), tmp_path / "net.onnx", calib=x, platform=platform, effort="fast")
     assert done.report.integer_macs == 1
     assert not done.report.float_nodes
     assert done.report.chip_ready or not done.report.is_chip
     nodes = [node for node in done.graph.graph if node.op_type == "LSTMInt"]
     assert [ir.attr(node, "go_forward") for node in nodes] in ([1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0])
-    test = rng.standard_normal((16, 80, 8)).astype(np.float32)
+    test = rng.standard_normal((16, 40, 8)).astype(np.float32)
     (got,) = done.session().run(None, {"x": test})
     want = array(net(torch.from_numpy(test)))
     assert 20 * np.log10(np.linalg.norm(want) / np.linalg.norm(got - want)) > 25
@@ -345,21 +345,22 @@ def test_states_go_round(platform, tmp_path):
     """States in and out: integers, and calls in a row are near one run over all steps in torch."""
     rng = np.random.default_rng(0)
     model = seeded(Stateful)
-    calls = [{"x": rng.standard_normal((16, 8, WIDTH)).astype(np.float32)} for _ in range(6)]
-    example = (torch.randn(2, 8, WIDTH), torch.randn(2, P), torch.randn(2, C))
+    calls = [{"x": rng.standard_normal((16, 4, WIDTH)).astype(np.float32)} for _ in range(6)]
+    example = (torch.randn(2, 4, WIDTH), torch.randn(2, P), torch.randn(2, C))
     done = quantized(
         model,
         example,
         tmp_path / "s.onnx",
         calib=lambda: iter(calls),
         platform=platform,
+        effort="fast",
         state={"h_out": "h", "c_out": "c"},
         outputs=["y", "h_out", "c_out"],
     )
     assert done.report.integer_macs == 1
     assert not done.report.float_nodes
-    x = rng.standard_normal((4, 24, WIDTH)).astype(np.float32)
+    x = rng.standard_normal((4, 12, WIDTH)).astype(np.float32)
     stream = done.session().stream({"h_out": "h", "c_out": "c"})
-    got = np.concatenate([stream.run(["y"], {"x": x[:, at : at + 8]})[0] for at in range(0, 24, 8)], axis=1)
+    got = np.concatenate([stream.run(["y"], {"x": x[:, at : at + 4]})[0] for at in range(0, 12, 4)], axis=1)
     want = array(model(torch.from_numpy(x), torch.zeros(4, P), torch.zeros(4, C))[0])
     assert 20 * np.log10(np.linalg.norm(want) / np.linalg.norm(got - want)) > 20

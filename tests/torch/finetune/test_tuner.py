@@ -68,7 +68,7 @@ def test_weights_of_four_bits_learn_from_mirrored_samples_without_labels():
     model, shape = nets.residual(), (4, 12, 12)
     x = samples(48, shape=shape)["x"]
     mirrored = [{"x": np.concatenate([x, x[..., ::-1], x[..., ::-1, :]])}]
-    chip = {"platform": "arcs", "weight_bits": 4}
+    chip = {"platform": "arcs", "weight_bits": 4, "effort": "fast"}
     before = lo.quantize(model, mirrored, **chip)
     held, others = samples(32, 11, shape), samples(64, 9, shape)
     recipe = {"epochs": 8, "batch_size": 16, "lr": 1e-3, "scales": "fixed"}
