@@ -48,7 +48,7 @@ def screen(text: str) -> int:
 def outside(here: Here) -> tuple[Here, str]:
     """Return a folder with an integer graph, and packer arguments that put every map where no convolution reads it."""
     onnx.save(heads(), here.folder / "heads.onnx")
-    np.savez(here.folder / "maps.npz", x=np.random.default_rng(0).standard_normal((4, 24, 64, 64)).astype(np.float32))
+    np.savez(here.folder / "maps.npz", x=np.random.default_rng(0).standard_normal((1, 24, 64, 64)).astype(np.float32))
     here.good("quantize", "heads.onnx", "--calib", "maps.npz", "--effort", "fast", "-o", "q.onnx")
     graph = onnx.load(here.folder / "q.onnx").graph
     maps = [name for node in graph.node if node.domain for name in node.output if "Dequant" not in node.op_type]
@@ -128,9 +128,8 @@ def test_quantize_shows_all_sorts_of_findings_on_one_screen(tmp_path: Path) -> N
 def test_a_face_detector_on_one_screen(here: Here) -> None:
     model = SHARED / "models" / "real" / "face_yunet_n.onnx"
     data = f"{SHARED / 'data' / 'real_models.py'}:face_yunet_calib"
-    for platform in ("venus", "generic"):
-        call = ("--calib", data, "--effort", "fast", "--limit", "4", "--platform", platform)
-        assert screen(here.good("quantize", model, "-o", "yunet.onnx", *call)) <= SCREEN
+    call = ("--calib", data, "--effort", "fast", "--limit", "1", "--platform", "venus")
+    assert screen(here.good("quantize", model, "-o", "yunet.onnx", *call)) <= SCREEN
 
 
 # ---- what to try next ------------------------------------------------------------------------------------------------
