@@ -47,7 +47,7 @@ def test_the_detector_finds_what_it_found(platform):
     shapes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shapes)
     path = MODELS / "shapes_detector.onnx"
-    pictures, truth = shapes.draw(100, 2)
+    pictures, truth = shapes.draw(50, 2)
     want = shapes.detections(lo.Session(path).run(None, {"pictures": pictures})[0])
     hits, drawn = shapes.found_again(truth, want)
     assert hits > 0.92 * drawn

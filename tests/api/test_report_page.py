@@ -21,7 +21,7 @@ def files(tmp_path_factory):
     """Return a folder with a model, an integer graph with a scale 16 times too large, and data."""
     home = tmp_path_factory.mktemp("report")
     model = concat()
-    bad = quantized(model, overrides={"t4": {"scale": 128.0}})
+    bad = quantized(model, overrides={"t4": {"scale": 128.0}}, effort="fast")
     lo.graph.ir.save(model, home / "m.onnx")
     bad.save(home / "q.onnx")
     np.savez(home / "d.npz", **samples(model, 32, seed=2))

@@ -85,7 +85,7 @@ def test_quantize_and_run(tmp_path):
 
 def test_the_oracle_can_fail():
     """A weight changed by one is noticed."""
-    q = nets.quantized(nets.plain())
+    q = nets.quantized(nets.plain(), effort="fast")
     model = ir.to_proto(q.graph)
     tensor = next(t for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8)
     array = onnx.numpy_helper.to_array(tensor).copy()

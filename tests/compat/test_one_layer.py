@@ -15,7 +15,7 @@ def made(tmp_path_factory):
     """A float file and its data."""
     home = tmp_path_factory.mktemp("one")
     ir.save(net(), home / "net.onnx")
-    return home, np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.float32)
+    return home, np.random.default_rng(1).standard_normal((24, 3, 8, 8)).astype(np.float32)
 
 
 def test_analysis_quant(made, tmp_path) -> None:

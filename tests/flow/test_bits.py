@@ -83,7 +83,8 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
 @pytest.mark.parametrize("net", first(2, nets.NETS), ids=lambda net: net.__name__)
 def test_every_net_and_the_plan_round_trip(net, bits):
     """Law: the plan read back from the graph is the one it was made with, width by width."""
-    result = nets.quantized(net(), platform="generic", mode="max-value", bits=bits, weight_bits=bits)
+    settings = {"bits": bits, "weight_bits": bits, "effort": "fast" if bits == 16 else "normal"}
+    result = nets.quantized(net(), platform="generic", mode="max-value", **settings)
     assert result.report.integer_macs > 0.4
     for seen in result.report.outputs.values():
         assert seen["sqnr"] > (60 if bits == 16 else 0)
@@ -108,7 +109,7 @@ def test_accuracy(mode):
         session = lo.quantize(model, calib, platform="generic", mode=mode, **widths).session()
         return lo.evaluate(session, test, metric=metric, baseline=model).value
 
-    assert measure("sqnr", bits=16, weight_bits=16) > 60
+    assert measure("sqnr", bits=16, weight_bits=16, effort="fast") > 60
     assert measure("top1", weight_bits=4) > 90
 
 
@@ -118,15 +119,16 @@ def test_accuracy(mode):
 def test_overrides_of_widths():
     model = small()
     feed = nets.samples(model)
-    result = lo.quantize(model, feed, platform="generic", overrides={"Conv_c": {"bits": 16, "weight_bits": 4}})
+    fast = {"platform": "generic", "effort": "fast"}
+    result = lo.quantize(model, feed, **fast, overrides={"Conv_c": {"bits": 16, "weight_bits": 4}})
     bits = {name: q.bits for name, q in result.plan.tensors.items()}
     assert bits == {"x": 8, "c": 16, "r": 16, "f": 16, "y": 8, "k0": 4, "k2": 8}
     held = consts(result.graph)
     assert np.abs(held["k0"]).max() <= 8
     taps = {name: array.dtype for name, array, _ in result.session().taps(feed)}
     assert (taps["x_q"], taps["c"], taps["f"], taps["y_q"]) == (np.int8, np.int16, np.int16, np.int8)
-    narrow = lo.quantize(model, feed, platform="generic").report.outputs["y"]["sqnr"]
-    wide = lo.quantize(model, feed, platform="generic", overrides={"type:Conv": {"bits": 16, "weight_bits": 16}})
+    narrow = lo.quantize(model, feed, **fast).report.outputs["y"]["sqnr"]
+    wide = lo.quantize(model, feed, **fast, overrides={"type:Conv": {"bits": 16, "weight_bits": 16}})
     assert wide.report.outputs["y"]["sqnr"] > narrow
     assert plan_of(wide.graph).tensors["f"].bits == 16
 
@@ -139,7 +141,7 @@ def test_a_sum_and_a_concatenation_of_different_widths():
     model = net.graph(net.conv(net.node("Concat", s, a, axis=1, out="k"), (2, 8, 1, 1), out="y"))
     feed = nets.samples(model)
     widths = {"a": {"bits": 16}, "s": {"bits": 16}, "k": {"bits": 16}}
-    result = lo.quantize(model, feed, platform="generic", overrides=widths)
+    result = lo.quantize(model, feed, platform="generic", effort="fast", overrides=widths)
     assert {n: result.plan.tensors[n].bits for n in "xabsky"} == {"x": 8, "a": 16, "b": 8, "s": 16, "k": 16, "y": 8}
     sizes = {n: a.dtype.itemsize for n, a, _ in result.session().taps(feed) if n in "absk"}
     assert sizes == {"a": 2, "b": 1, "s": 2, "k": 2}
@@ -155,8 +157,9 @@ def test_out_bits(mode, width):
     """Wide or float, the last layer loses (next to) nothing that its accumulator has."""
     model = small()
     feed = nets.samples(model)
-    result = lo.quantize(model, feed, platform="generic", mode=mode, overrides={"y": {"out_bits": width}})
-    narrow = lo.quantize(model, feed, platform="generic", mode=mode)
+    settings = {"platform": "generic", "mode": mode, "effort": "fast"}
+    result = lo.quantize(model, feed, **settings, overrides={"y": {"out_bits": width}})
+    narrow = lo.quantize(model, feed, **settings)
     assert result.report.outputs["y"]["sqnr"] > narrow.report.outputs["y"]["sqnr"] + 1
     node = next(n for n in result.graph.graph if n.op_type == "LinearInt")
     exact = float(np.float32(ir.attr(node, "scale_x"))) * float(np.float32(ir.attr(node, "scale_w")))
@@ -174,7 +177,7 @@ def test_out_bits(mode, width):
         assert result.plan.tensors["y"].bits == width
         assert np.abs(taps["y"][0] - total / exact).max() <= 0.51 / result.plan.tensors["y"].scale
     assert plan_of(result.graph).tensors.keys() == result.plan.tensors.keys()
-    again = lo.quantize(model, feed, platform="generic", mode=mode, plan=Plan.from_json(result.plan.to_json()))
+    again = lo.quantize(model, feed, **settings, plan=Plan.from_json(result.plan.to_json()))
     assert ir.to_proto(again.graph).SerializeToString() == ir.to_proto(result.graph).SerializeToString()
 
 
@@ -232,7 +235,7 @@ def test_sixteen_bits_are_kept(name):
     text, held = WIDE[name]
     model = graph(f"g (float[N,3,4,8] x) => (float y) {{ {text} }}", opset=20, **held)
     feed = {"x": rand(8, 3, 4, 8)}
-    result = lo.quantize(model, feed, platform="generic", bits=16, weight_bits=16)
+    result = lo.quantize(model, feed, platform="generic", bits=16, weight_bits=16, effort="fast")
     widths = {array.dtype for _, array, scale in result.session().taps(feed) if scale is not None}
     assert widths == {np.dtype(np.int16)}
     assert not result.report.float_nodes

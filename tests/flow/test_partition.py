@@ -148,7 +148,7 @@ def test_host_part_and_fallbacks():
     net = nets.Net(3, 8, 8)
     c = net.conv(net.node("Sin", "x", out="pre"), (4, 3, 3, 3))
     d = net.conv(net.node("Sin", c, out="mid"), (4, 4, 3, 3))
-    report = nets.quantized(net.graph(net.node("Sin", d, out="post"))).report
+    report = nets.quantized(net.graph(net.node("Sin", d, out="post")), effort="fast").report
     assert [n.node for n in report.float_nodes] == ["Sin_mid"]
     assert [n.node for n in report.host_part] == ["Sin_pre", "Sin_post"]
     assert not report.chip_ready
@@ -202,7 +202,7 @@ def test_skip_of_a_folded_node():
     four = [net.const(np.ones(4, np.float32)) for _ in range(4)]
     net.node("BatchNormalization", net.conv("x", (4, 3, 3, 3)), *four, out="n")
     net.conv("n", (4, 4, 3, 3), out="y")
-    plan = nets.quantized(net.graph("y"), skip=["BatchNormalization_n"]).plan
+    plan = nets.quantized(net.graph("y"), skip=["BatchNormalization_n"], effort="fast").plan
     assert set(plan.floats) == {"Conv_t0"}
 
 
@@ -243,14 +243,14 @@ def test_all_zero_tensor_is_noted():
     """A dead layer does not stop the quantizer; the report says so."""
     net = nets.Net(3, 6, 6)
     zero = net.node("Conv", "x", net.const(np.zeros((4, 3, 1, 1), np.float32)))
-    report = nets.quantized(net.graph(net.conv(zero, (2, 4, 1, 1), out="y"))).report
+    report = nets.quantized(net.graph(net.conv(zero, (2, 4, 1, 1), out="y")), effort="fast").report
     assert any("is all zero on the calibration data" in note for note in report.notes)
     assert any("is all zero" in note and "weight" in note for note in report.notes)
 
 
 def test_names_are_the_users():
     """Law 1: the plan speaks of tensors of the float graph."""
-    result = nets.quantized(nets.residual())
+    result = nets.quantized(nets.shortcut())
     known = {str(v.name) for v in ir.values(result.float_graph)} | set(result.float_graph.graph.initializers)
     assert result.plan.tensors.keys() <= known
 

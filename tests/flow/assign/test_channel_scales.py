@@ -17,7 +17,7 @@ from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
 from lingeronnx.plan import Affine, PerAxis, Plan
 from lingeronnx.targets import GENERIC
-from tests import nets
+from tests import artefacts, nets
 from tests.nets import Net, line
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "channels").glob("*.onnx"))
@@ -36,7 +36,7 @@ def layers():
 
 
 def by_channel(build, **settings):
-    return nets.quantized(build(), platform="generic", weight_scales="channel", **settings)
+    return artefacts.quantized(build(), "generic", weight_scales="channel", **settings)
 
 
 # ---- golden vectors --------------------------------------------------------------------------------------------------
@@ -131,7 +131,9 @@ def test_better_where_channels_differ():
     (want,) = ReferenceEvaluator(ir.to_proto(graph)).run(None, {"x": x})
     ratios = {}
     for kind in ("tensor", "channel"):
-        result = nets.quantized(graph, platform="generic", mode="max-value", weight_scales=kind, weight_bits=4, bits=16)
+        result = nets.quantized(
+            graph, platform="generic", mode="max-value", weight_scales=kind, weight_bits=4, bits=16, effort="fast"
+        )
         got = lo.Session(result.graph).run(None, {"x": x})[0]
         error = np.square(got - want).mean(axis=(0, 2, 3)) / np.square(want).mean(axis=(0, 2, 3))
         ratios[kind] = 10 * np.log10(1 / error)
@@ -163,7 +165,7 @@ def test_dead_channels():
     bias = np.float32([0.5, -3, 2, 0, 1, -1])
     graph = net.graph(net.node("Conv", "x", net.const(weight), net.const(bias), out="y"))
     for mode in ("max-value", "q-value"):
-        result = nets.quantized(graph, platform="generic", mode=mode, weight_scales="channel")
+        result = nets.quantized(graph, platform="generic", mode=mode, weight_scales="channel", effort="fast")
         x = nets.samples(graph, 4, seed=3)
         (want,) = ReferenceEvaluator(ir.to_proto(graph)).run(None, x)
         got = lo.Session(result.graph).run(None, x)[0]

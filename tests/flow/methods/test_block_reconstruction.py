@@ -175,6 +175,6 @@ def test_only_layers_in_front_of_a_layer_move():
 def test_best_effort_tries_it():
     """It has its line in the report, behind those of the other methods."""
     model = linears(True)
-    made = api.quantize(model, nets.samples(model, 48), platform="generic", effort="best")
+    made = api.quantize(model, nets.samples(model, 16), platform="generic", effort="best")
     lines = [note for note in made.report.notes if note.startswith("effort best: ")]
-    assert "behind the next layer" in [note for note in lines if " on 48 samples" in note or "changes" in note][-1]
+    assert "behind the next layer" in [note for note in lines if " on 16 samples" in note or "changes" in note][-1]

@@ -13,7 +13,7 @@ from tests.nets import Net
 
 def net():
     """One convolution of 3 bits, and a sum of it with what another one makes of it."""
-    n = Net(3, 12, 12, seed=5)
+    n = Net(3, 8, 8, seed=5)
     a = n.node("Relu", n.conv("x", (8, 3, 3, 3), pads=[1, 1, 1, 1]), out="a")
     b = n.conv(a, (8, 8, 3, 3), pads=[1, 1, 1, 1], gain=0.5, out="b")
     n.node("Add", a, b, out="s")
@@ -22,7 +22,7 @@ def net():
 
 def smooth(count, seed):
     """Random images whose neighbouring pixels are alike."""
-    x = np.random.default_rng(seed).standard_normal((count, 3, 6, 6))
+    x = np.random.default_rng(seed).standard_normal((count, 3, 4, 4))
     return x.repeat(2, 2).repeat(2, 3).astype(np.float32)
 
 

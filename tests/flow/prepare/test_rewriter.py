@@ -49,11 +49,11 @@ def _with(monkeypatch, step, run):
 def test_a_pass_that_breaks_the_law_is_left_out(run, words, monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
     _with(monkeypatch, "split", run)
-    found = nets.quantized(nets.plain(), platform="venus")
+    found = nets.quantized(nets.plain(), platform="venus", effort="fast")
     (line,) = [note for note in found.report.notes if "is left out" in note]
     assert line.startswith("the rewrite split is left out")
     assert words in line
-    plain = nets.quantized(nets.plain(), platform="venus")
+    plain = nets.quantized(nets.plain(), platform="venus", effort="fast")
     assert found.report.outputs["y"]["sqnr"] == pytest.approx(plain.report.outputs["y"]["sqnr"])
 
 
@@ -61,7 +61,7 @@ def test_two_wrong_passes_are_both_left_out(monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
     _with(monkeypatch, "split", _wrong)
     _with(monkeypatch, "curves", _wrong)
-    notes = nets.quantized(nets.plain(), platform="generic").report.notes
+    notes = nets.quantized(nets.plain(), platform="generic", effort="fast").report.notes
     assert [name for name in ("split", "curves") if any(f"the rewrite {name} is left out" in n for n in notes)]
     assert sum("is left out" in note for note in notes) == 2
 
@@ -82,7 +82,7 @@ def test_what_others_need_is_not_left_out(monkeypatch):
 def test_fitting_is_left_out(monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
     monkeypatch.setattr(rewriter, "fit", lambda model, row, keep: [0] * _wrong(model))
-    notes = nets.quantized(nets.plain(), platform="venus").report.notes
+    notes = nets.quantized(nets.plain(), platform="venus", effort="fast").report.notes
     assert any(note.startswith("the rewrite fit is left out") for note in notes)
 
 

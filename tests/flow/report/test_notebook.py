@@ -5,7 +5,7 @@ from tests.nets import plain, quantized
 
 def test_report_and_worst_layers():
     """The platform, the outputs, the five tensors farthest from the float model; names are escaped."""
-    q = quantized(plain())
+    q = quantized(plain(), effort="fast")
     shown = q._repr_html_()
     worst = sorted(q.layers, key=q.layers.get)[:5]
     assert all(f">{name}</td>" in shown for name in worst)
@@ -18,6 +18,6 @@ def test_report_and_worst_layers():
 def test_names_are_escaped():
     from dataclasses import replace
 
-    q = quantized(plain())
+    q = quantized(plain(), effort="fast")
     bad = replace(q, report=replace(q.report, warnings=["<script>alert(1)</script>"]))
     assert "<script>" not in bad._repr_html_()

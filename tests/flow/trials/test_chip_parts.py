@@ -134,7 +134,7 @@ def test_what_an_end_on_the_host_makes_chip_ready_is_not_cut(monkeypatch):
     net = Net(8, 8, 8)
     a = net.node("Exp", net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4)))
     model = net.graph(net.node("Add", a, net.const(np.full((1, 8, 1, 1), 100, np.float32)), out="y"))
-    plain, cut = (quantize(model, samples(model, 64), platform="venus", **more) for more in ({}, {"max_parts": 9}))
+    plain, cut = (quantize(model, samples(model, 32), platform="venus", **more) for more in ({}, {"max_parts": 9}))
     assert plain.report.chip_ready
     assert ir.to_bytes(plain.graph) == ir.to_bytes(cut.graph)
 
@@ -232,7 +232,7 @@ def test_a_part_of_little_work_goes_to_the_host_where_that_is_nearer():
     mean = net.node("Flatten", net.node("GlobalAveragePool", net.node("Erf", a)))
     model = net.graph(net.linear(net.node("Erf", mean), (32, 8), out="y"))
     fast = made(model, max_parts=9)
-    full = quantize(model, samples(model, 64), platform="venus", max_parts=9)
+    full = quantize(model, samples(model, 32), platform="venus", max_parts=9)
     assert [node.op_type for node in fast.report.host_part if node.macs] == []
     (last,) = [node for node in full.report.host_part if node.macs]
     assert "measured, it is better in float" in last.why
