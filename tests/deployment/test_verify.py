@@ -253,9 +253,8 @@ def test_words_of_a_checksum(device, clean, digits, tmp_path):
     assert first.found - first.expected == 5
 
 
-@pytest.mark.slow
 def test_binary_dumps_and_outputs(device, clean, digits, tmp_path):
-    """Raw dumps; the output alone, raw and as text: then the fault may lie in any layer, and can still be named."""
+    """Raw dumps; the output alone, raw and as text."""
     graph, x = digits
     assert verify(graph, {"input": x}, dump=device.dump(tmp_path / "b", clean, binary=True)).agrees
     arrays, _ = planted(device, clean, x, FAULTS[2])
@@ -263,6 +262,15 @@ def test_binary_dumps_and_outputs(device, clean, digits, tmp_path):
     assert (first.tensor, first.causes[0].kind) == (ACTS[WIDEN], "shift")
     (tmp_path / "o.txt").write_text("\n".join(map(str, clean["logits_q"].reshape(-1).tolist())))
     assert verify(graph, {"input": x}, output=tmp_path / "o.txt").agrees
+    (tmp_path / "o.bin").write_bytes(clean["logits_q"].tobytes())
+    assert verify(graph, {"input": x}, output=tmp_path / "o.bin").agrees
+
+
+@pytest.mark.slow
+def test_a_fault_seen_in_the_output_alone(device, clean, digits, tmp_path):
+    """The fault may lie in any layer, and can still be named."""
+    graph, x = digits
+    arrays, _ = planted(device, clean, x, FAULTS[2])
     (tmp_path / "o.bin").write_bytes(arrays["logits_q"].tobytes())
     first = verify(graph, {"input": x}, output=tmp_path / "o.bin").first
     assert first.tensor == "logits_q"
@@ -370,7 +378,6 @@ def test_command(device, clean, digits, tmp_path):
     assert none.output.startswith("error: give one of --device-dump")
 
 
-@pytest.mark.slow
 def test_the_other_generation(device, clean, digits, tmp_path):
     """A graph of generation 3 is compared with the executor's integers too, not with the training side's."""
     graph, x = digits

@@ -1,6 +1,8 @@
 """Deployed folders with a program, made once: what stands between parts is what several tests look at."""
 
-from dataclasses import dataclass
+import pickle
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from lingeronnx import api
 from lingeronnx.deployment.c.program import BoardProgram
 from lingeronnx.deployment.header import identifier
 from lingeronnx.run.parts import Parts
-from tests import nets
+from tests import artefacts, nets
 from tests.ops.test_recurrent_forms import WIDTH, T
 
 STATE = {"h_out": "h", "c_out": "c"}
@@ -68,11 +70,18 @@ def stream_calls(count=5):
 
 
 def made(folder, model, data, stem, state=None, samples=3, many=False, **settings):
-    """Quantize, deploy, and return what a proof needs."""
-    found = api.quantize(model, data, effort="fast", state=state, **settings)
-    how = {"stem": stem, "samples": samples, "state": state, "packages": "many" if many else "one"}
-    board = (done := api.deploy(found, folder, data, **how)).board
-    assert board.program is not None, board.without
-    assert identifier(stem) == board.program.prefix
-    feeds = [run.feeds for run in board.found.values()]
-    return Made(done.folder, board.program, board.cut.parts, board.calls, feeds, found.graph)
+    """Quantize, deploy to `folder`, and return what a proof needs; test files with equal programs share the work."""
+
+    def build(place):
+        found = api.quantize(model, data, effort="fast", state=state, **settings)
+        how = {"stem": stem, "samples": samples, "state": state, "packages": "many" if many else "one"}
+        board = api.deploy(found, place / "board", data, **how).board
+        assert board.program is not None, board.without
+        assert identifier(stem) == board.program.prefix
+        feeds = [run.feeds for run in board.found.values()]
+        result = Made(folder, board.program, board.cut.parts, board.calls, feeds, found.graph)
+        (place / "made.pickle").write_bytes(pickle.dumps(result))
+
+    shared = artefacts.folder_of("program", (model, data, stem, state, samples, many, settings), build)
+    shutil.copytree(shared / "board", folder)
+    return replace(pickle.loads((shared / "made.pickle").read_bytes()), folder=folder)

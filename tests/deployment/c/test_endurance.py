@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream") / "board"
     return programs.made(
-        folder, streaming("LSTM"), programs.stream_calls(6), "long", programs.STATE, 6, platform="arcs"
+        folder, streaming("LSTM"), programs.stream_calls(6), "spotter", programs.STATE, 6, platform="arcs"
     )
 
 
@@ -40,10 +40,10 @@ def test_a_stream_keeps_its_states(made, monkeypatch):
 def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
     folder = tmp_path / "faulty"
     shutil.copytree(made.folder, folder)
-    text = (folder / "long.c").read_text()
+    text = (folder / "spotter.c").read_text()
     wrong = "\n".join(line for line in text.splitlines() if not line.startswith("    memcpy(state0"))
     assert wrong != text
-    (folder / "long.c").write_text(wrong + "\n")
+    (folder / "spotter.c").write_text(wrong + "\n")
     assert endurance.endure(made.program, made.parts, folder, calls(made, 10)).failed
 
 
