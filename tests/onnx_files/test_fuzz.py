@@ -16,7 +16,7 @@ from tests.passes.helpers import positive
 pytestmark = pytest.mark.slow
 
 SECONDS = 20  # one mutation may take: more is a hang
-ROUNDS = 60  # mutations of each model and kind
+ROUNDS = 40  # mutations of each model and kind
 
 SEEDS = {
     "convolutions": lambda: proto(

@@ -12,8 +12,17 @@ FILES = [path for path in sorted((Path(__file__).parent / "files").glob("*.onnx"
 
 
 def damages(model):
-    """Yield (what was done, the model) for every node and every kind of damage to it."""
+    """Yield (what was done, the model) for every kind of damage to each node; to one of those that stand alike."""
+    producers = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    producers |= {name: node.op_type for node in model.graph.node for name in node.output}
+    alike = set()
     for place, node in enumerate(model.graph.node):
+        followers = sorted({other.op_type for other in model.graph.node if set(other.input) & set(node.output)})
+        attributes = str([(attribute.name, attribute.i) for attribute in node.attribute])
+        stands = (node.op_type, attributes, *followers, *(producers.get(name, bool(name)) for name in node.input))
+        if stands in alike:
+            continue
+        alike.add(stands)
         for what in ("last input gone", "all inputs but one gone", "last input empty", "attribute gone"):
             copy = onnx.ModelProto()
             copy.CopyFrom(model)

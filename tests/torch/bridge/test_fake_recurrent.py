@@ -16,7 +16,7 @@ from tests.examples import examples
 from tests.simulator.helpers import SEEDS, integers
 from tests.torch.bridge.faked import equal, exact, few, simulated, tensor
 
-pytestmark = pytest.mark.slow  # hundreds of cases
+pytestmark = pytest.mark.slow  # most cases are compiled anew
 
 
 @examples(12, derandomize=True)  # most of them are compiled anew

@@ -12,8 +12,6 @@ from simulator.fixed import Rescale
 from tests.simulator.helpers import SEEDS, integers
 from tests.torch.bridge.faked import INTS, ROUNDING, exact, few, more, one_operand, operands, windowed
 
-pytestmark = pytest.mark.slow  # hundreds of cases
-
 
 def biased(draw, rng, size):
     """Return a bias of some width, or none."""
@@ -21,6 +19,7 @@ def biased(draw, rng, size):
     return rng.integers(-(1 << top), 1 << top, size) if top else None
 
 
+@pytest.mark.slow
 @more
 @given(st.data(), SEEDS, operands(shifts=(-4, 20), rounded=True))
 def test_conv(data, seed, operands):
@@ -35,6 +34,7 @@ def test_conv(data, seed, operands):
     exact(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
 
 
+@pytest.mark.slow
 @more
 @given(st.data(), SEEDS, one_operand((8, 16, 32), (-4, 16)), st.integers(1, 2))
 def test_conv_transpose(data, seed, operand, axes):
@@ -52,6 +52,7 @@ def test_conv_transpose(data, seed, operand, axes):
     exact(k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x)
 
 
+@pytest.mark.slow
 @few
 @given(st.data(), SEEDS, operands((8, 16, 32), (-4, 20)))
 def test_linear_and_affine(data, seed, operands):
@@ -86,6 +87,7 @@ SHAPES = st.sampled_from((
 ))  # fmt: skip
 
 
+@pytest.mark.slow
 @more
 @given(SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12))
 def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
@@ -96,6 +98,7 @@ def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
     exact(k.AddShift(shift_x, shift_y, bits, sign), x, y)
 
 
+@pytest.mark.slow
 @more
 @given(SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.floats(1e-5, 1000), st.floats(1e-5, 1000))
 def test_add_scaled(seed, shapes, operands, sign, ratio_x, ratio_y):
@@ -104,6 +107,7 @@ def test_add_scaled(seed, shapes, operands, sign, ratio_x, ratio_y):
     exact(k.AddScaled.from_ratios(ratio_x, ratio_y, bits, sign), x, y)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, SHAPES, st.sampled_from((1, -1)), *[one_operand((8, 16), (-6, 12), rounded=True)] * 2)
 def test_add_rounded(seed, shapes, sign, one, other):
@@ -113,6 +117,7 @@ def test_add_rounded(seed, shapes, sign, one, other):
     exact(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, SHAPES, operands(shifts=(-8, 25), rounded=True))
 def test_mul(seed, shapes, operands):
@@ -120,6 +125,7 @@ def test_mul(seed, shapes, operands):
     exact(k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0))
 
 
+@pytest.mark.slow
 @few
 @given(
     SEEDS,
@@ -132,6 +138,7 @@ def test_matmul(seed, shapes, operands):
     exact(k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes))
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, SHAPES, st.integers(-1, 20), st.booleans())
 def test_div(seed, shapes, shift, by_sign):

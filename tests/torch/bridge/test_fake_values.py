@@ -27,8 +27,6 @@ from tests.torch.bridge.faked import (
     windowed,
 )
 
-pytestmark = pytest.mark.slow  # hundreds of cases
-
 
 @few
 @given(SEEDS, st.floats(0.01, 3000), st.sampled_from((4, 8, 16)), st.booleans())
@@ -45,6 +43,7 @@ def test_borders(seed, scale, bits, luna):
         exact(k.Dequant(scale), integers(rng, (2, 30), kind))
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, st.floats(0.01, 3000), st.sampled_from((4, 8, 16, 24, 32)), ROUNDING)
 def test_quant(seed, scale, bits, rounding):
@@ -56,6 +55,7 @@ def test_quant(seed, scale, bits, rounding):
     exact(k.Quant(scale, bits), x)
 
 
+@pytest.mark.slow
 @more
 @given(SEEDS, operands(shifts=(-12, 20), rounded=True), st.booleans())
 def test_requant(seed, operands, saturate):
@@ -79,6 +79,7 @@ def test_table(seed, kind, out):
     exact(k.Table(integers(rng, (1 << (8 * kind().itemsize),), out)), integers(rng, (2, 3, 50), kind, seed % 3 == 0))
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, st.integers(0, 8), one_operand((8, 16), (8, 20), rounded=True), st.sampled_from((-1, 1, 2, -2, 3)))
 def test_glu(seed, q, operand, axis):
@@ -89,6 +90,7 @@ def test_glu(seed, q, operand, axis):
 # ---- windows -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @more
 @given(st.data(), SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), st.booleans())
 def test_max_pool(data, seed, kind, ceil_mode):
@@ -100,6 +102,7 @@ def test_max_pool(data, seed, kind, ceil_mode):
     exact(k.MaxPool(kernel, ceil_mode=ceil_mode, **options), x)
 
 
+@pytest.mark.slow
 @more
 @given(st.data(), SEEDS, one_operand((8, 16), (-3, 8)), st.booleans())
 def test_avg_pool(data, seed, operand, ceil_mode):
@@ -115,6 +118,7 @@ def test_avg_pool(data, seed, operand, ceil_mode):
     exact(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
 
 
+@pytest.mark.slow
 @more
 @given(st.data(), SEEDS, INTS, st.booleans(), st.booleans(), st.sampled_from((0, 0, 5)), ROUNDING)
 def test_mean(data, seed, kind, ceil_mode, padded, divisor, rounding):
@@ -141,6 +145,7 @@ def test_slope_of_a_mean():
 # ---- moving ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @more
 @given(st.data(), SEEDS, st.sampled_from((8, 16)))
 def test_concat(data, seed, bits):
@@ -157,6 +162,7 @@ def test_concat(data, seed, bits):
     exact(k.Concat(-2, tuple(rules)), *same)
 
 
+@pytest.mark.slow
 @few
 @given(st.data(), SEEDS, st.sampled_from((np.int8, np.int16, np.int32)))
 def test_moves(data, seed, kind):
@@ -186,6 +192,7 @@ def test_lookup_outside():
 # ---- arithmetic of its own ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @few
 @given(
     SEEDS,
@@ -212,6 +219,7 @@ def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
         exact(k.LogSoftmax(entry, of_logs, axis, way, alone), x)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, one_operand((8, 16), (12, 20)), st.sampled_from((10, 15)), st.integers(1, 2))
 def test_layer_norm(seed, operand, fraction, axes):
