@@ -12,6 +12,7 @@ from benchmarks.promises import measure
 from benchmarks.promises.gate import attempt, gate
 from benchmarks.promises.measure import _named, _options, measured, subject
 from benchmarks.promises.table import Case, Outcome, Row, judged, parsed, printed, renewed
+from tests.each import check_each
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "docs" / "promises.md"
@@ -49,32 +50,33 @@ def test_a_page_is_read_as_it_was_written():
     assert printed(page, parsed(page)) == page
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    (
+def test_a_damaged_page_is_refused():
+    page = printed("", ROWS)
+
+    def check(change, message):
+        assert change[0] in page
+        with pytest.raises(ValueError, match=message):
+            parsed(page.replace(*change))
+
+    cases = (
         (("| 30.00 |", "| much |"), "line 4 of the table of promises cannot be read"),
         (("| 0.3 |", "|"), "line 4 of the table of promises cannot be read"),
         (("| model |", "| name |"), "no table with the columns model, platform"),
         (("chip-ready | yes", "SQNR, dB | 3"), "two rows for net venus, SQNR, dB"),
-    ),
-)
-def test_a_damaged_page_is_refused(change, message):
-    page = printed("", ROWS)
-    assert change[0] in page
-    with pytest.raises(ValueError, match=message):
-        parsed(page.replace(*change))
+    )
+    check_each(check, cases)
 
 
 # ---- what a measurement says ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "now, outcome",
-    ((30.0, Outcome.KEPT), (29.75, Outcome.KEPT), (30.25, Outcome.KEPT), (29.6, Outcome.WORSE), (30.4, Outcome.BETTER)),
-)
-def test_a_number_may_move_within_its_tolerance(now, outcome):
-    found = {A: {"chip-ready": True, "SQNR, dB": now}, B: SAME[B]}
-    assert outcomes(ROWS, found) == [Outcome.KEPT, outcome, Outcome.KEPT]
+def test_a_number_may_move_within_its_tolerance():
+    def check(value, outcome):
+        found = {A: {"chip-ready": True, "SQNR, dB": value}, B: SAME[B]}
+        assert outcomes(ROWS, found) == [Outcome.KEPT, outcome, Outcome.KEPT]
+
+    kept = ((30.0, Outcome.KEPT), (29.75, Outcome.KEPT), (30.25, Outcome.KEPT))
+    check_each(check, (*kept, (29.6, Outcome.WORSE), (30.4, Outcome.BETTER)))
 
 
 def test_yes_must_stay_yes():

@@ -4,12 +4,17 @@ import pytest
 
 from benchmarks import promises_kept
 from benchmarks.promises_kept import NO, NONE, PAST, YES, Answers, Model, answers, inserted, models, table
+from tests.each import check_each
 from tests.packer import Verdict
 
 
-@pytest.mark.parametrize(
-    ("said", "agree"),
-    (
+def test_agreement():
+    """Both judges say the same, and what is promised is what they found."""
+
+    def check(verdicts, agree):
+        assert Answers("net", "arcs", *verdicts).agree == agree
+
+    cases = (
         ((YES, YES, YES), True),
         ((YES, PAST, PAST), True),
         ((NO, NO, NO), True),
@@ -18,11 +23,8 @@ from tests.packer import Verdict
         ((NO, YES, YES), False),
         ((YES, PAST, YES), False),
         ((NO, NONE, NONE), True),
-    ),
-)
-def test_agreement(said, agree):
-    """Both judges say the same, and what is promised is what they found."""
-    assert Answers("net", "arcs", *said).agree == agree
+    )
+    check_each(check, cases)
 
 
 def test_table():

@@ -14,12 +14,13 @@ def test_profile_board(quant):
 
     (quant.folder / "board.log").write_text("\n".join(board(lo.Session("tiny_quant.onnx").model, "venus")))
     words = ("profile-board", "board.log", "--model", "tiny_quant.onnx", "--clock", "200", "-o", "timing.json")
-    shown = quant.good(*words)
-    assert "layers that are furthest off" in shown
-    assert re.search(r"venus: [4-9] layers measured, runs: 1\n", shown)
+    result = quant(*words, "--json")
+    assert result.exit_code == 0, result.output
+    assert "layers that are furthest off" in result.stderr
+    assert re.search(r"venus: [4-9] layers measured, runs: 1\n", result.stderr)
     body = json.loads((quant.folder / "timing.json").read_text())
     assert list(faults(body, schema_of("timing"), schema_of("timing"))) == []
-    assert quant.json(*words)["timing"] == body
+    assert json.loads(result.stdout)["timing"] == body
     timed = ("--timing", "timing.json")
     told = quant.json("check", "tiny_quant.onnx", *timed)["time"]
     assert told["clock_mhz"] == 200

@@ -18,6 +18,7 @@ from lingeronnx.plan.config import QuantConfig
 from lingeronnx.run.data import pictures
 from lingeronnx.targets import PLATFORMS
 from tests.cli.helpers import ROOT, Here
+from tests.each import check_each
 
 HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "numba", "pydantic", "yaml", "rich", "torch")
 
@@ -39,11 +40,13 @@ def test_python_m_lingeronnx() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"lingeronnx {__version__}\n", "")
 
 
-@pytest.mark.parametrize("name", sorted(cli.main.commands))
-def test_help_of_every_command_has_an_example(here: Here, name: str) -> None:
-    text = here.good(name, "--help")
-    assert f"Examples:\n    lingeronnx {name}" in text
-    assert max(map(len, text.splitlines())) <= 120
+def test_help_of_every_command_has_an_example(here: Here) -> None:
+    def check(name: str) -> None:
+        text = here.good(name, "--help")
+        assert f"Examples:\n    lingeronnx {name}" in text
+        assert max(map(len, text.splitlines())) <= 120
+
+    check_each(check, sorted(cli.main.commands))
 
 
 def test_choices_are_those_of_the_configuration() -> None:
@@ -104,9 +107,13 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "64 samples" in stderr.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("done", "total", "seconds", "words"),
-    (
+def test_how_far_a_piece_of_work_is() -> None:
+    """The rate once there is one to speak of; the time left at this rate where the whole is known."""
+
+    def check(done: int, total: int | None, seconds: float, words: str) -> None:
+        assert how_far(done, total, seconds) == words
+
+    cases = (
         (0, None, 9.0, ""),
         (64, None, 0.5, "64 samples"),
         (64, None, 4.0, "64 samples, 16/s"),
@@ -114,8 +121,5 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         (3, 10, 0.1, "3 of 10"),
         (3, 10, 4.0, "3 of 10, 0.75/s, 10 s left"),
         (10, 10, 4.0, "10 of 10, 2.5/s, 0 s left"),
-    ),
-)
-def test_how_far_a_piece_of_work_is(done: int, total: int | None, seconds: float, words: str) -> None:
-    """The rate once there is one to speak of; the time left at this rate where the whole is known."""
-    assert how_far(done, total, seconds) == words
+    )
+    check_each(check, cases)

@@ -17,6 +17,7 @@ from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna import VENUS
+from tests.each import check_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "luna"
 
@@ -89,17 +90,20 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_integer_rules(integer, name):
+def test_integer_rules(integer):
     """Each rule finds the graph that breaks it, with its text, value and remedy."""
-    change, value = CHANGES[name]
-    proto = onnx.ModelProto.FromString(integer)
-    change(proto)
-    rule, remedy = rule_text(getattr(rules, name), VENUS)
-    found = [v for v in lo.check(ir.from_proto(proto), platform="venus") if v.rule == rule]
-    assert found
-    assert value in found[0].value
-    assert found[0].remedy == remedy
+
+    def check(name):
+        change, value = CHANGES[name]
+        proto = onnx.ModelProto.FromString(integer)
+        change(proto)
+        rule, remedy = rule_text(getattr(rules, name), VENUS)
+        found = [v for v in lo.check(ir.from_proto(proto), platform="venus") if v.rule == rule]
+        assert found
+        assert value in found[0].value
+        assert found[0].remedy == remedy
+
+    check_each(check, CHANGES)
 
 
 OTHERS = [
@@ -113,11 +117,13 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("change, text", OTHERS)
-def test_integer_graphs(integer, change, text):
-    proto = onnx.ModelProto.FromString(integer)
-    change(proto)
-    assert any(text in line for line in lo.check(ir.from_proto(proto)).lines())
+def test_integer_graphs(integer):
+    def check(change, text):
+        proto = onnx.ModelProto.FromString(integer)
+        change(proto)
+        assert any(text in line for line in lo.check(ir.from_proto(proto)).lines())
+
+    check_each(check, OTHERS)
 
 
 def test_sizes_are_found_without_value_info(integer):

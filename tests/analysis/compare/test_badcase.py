@@ -14,6 +14,7 @@ from lingeronnx.analysis.compare.badcase import find_bad_case
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
+from tests.each import check_each
 from tests.nets import residual
 
 
@@ -91,20 +92,21 @@ def fails(a, b):
     raise RuntimeError("no")
 
 
-@pytest.mark.parametrize(
-    "more, said",
-    [
+def test_refused(both):
+    net, graph, x = both
+
+    def check(more, message):
+        with pytest.raises(ConfigError, match=message):
+            find_bad_case(net, graph, x[:2], **more)
+
+    cases = [
         ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
         ({"metric": "L1", "order": "ascending"}, "order: what is worse is known of L1"),
         ({"metric": fails}, "a metric of your own has no order; give ascending or descending"),
         ({"metric": fails, "order": "ascending"}, r"the metric function failed \(RuntimeError: no\)"),
         ({"output": "z"}, "the model has no output 'z'"),
-    ],
-)
-def test_refused(both, more, said):
-    net, graph, x = both
-    with pytest.raises(ConfigError, match=said):
-        find_bad_case(net, graph, x[:2], **more)
+    ]
+    check_each(check, cases)
     with pytest.raises(DataError, match="at least one step"):
         find_bad_case(net, graph, x[:2], steps=0)
 

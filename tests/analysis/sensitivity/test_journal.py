@@ -8,6 +8,7 @@ import pytest
 
 from lingeronnx.analysis.sensitivity.journal import Journal, hashed
 from lingeronnx.errors import ConfigError
+from tests.each import check_each
 
 HEADER = {"model": hashed(b"a model"), "metric": ["L1"]}
 
@@ -35,12 +36,14 @@ def test_goes_on_behind_what_is_there(tmp_path):
         assert values(journal, "ranking") == []
 
 
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_half_a_line_is_cut_off(tmp_path, cut):
-    path = filled(tmp_path / "j.jsonl")
-    path.write_bytes(path.read_bytes()[:-cut])
-    with Journal(path, HEADER, True) as journal:
-        assert (values(journal, "ranking"), values(journal, "advice")) == ([1, 2], [])
+def test_half_a_line_is_cut_off(tmp_path):
+    def check(cut):
+        path = filled(tmp_path / f"{cut}.jsonl")
+        path.write_bytes(path.read_bytes()[:-cut])
+        with Journal(path, HEADER, True) as journal:
+            assert (values(journal, "ranking"), values(journal, "advice")) == ([1, 2], [])
+
+    check_each(check, range(1, 12))
 
 
 @pytest.mark.parametrize(

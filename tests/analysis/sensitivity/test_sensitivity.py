@@ -26,6 +26,7 @@ from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.runners.segments import Segments
 from tests import nets
 from tests.analysis.sensitivity.helpers import data, engine_of, planned, small_net, union
+from tests.each import check_each
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = ROOT / "models"
@@ -195,9 +196,12 @@ def fails(model):
     raise RuntimeError("no test data")
 
 
-@pytest.mark.parametrize(
-    "more, said",
-    [
+def test_refused():
+    def check(more, message):
+        with pytest.raises(ConfigError, match=message):
+            run(small_net(), **more)
+
+    cases = [
         ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
         ({"what": "weights"}, "what = 'weights'; did you mean 'weight'"),
         ({"order": "up"}, "order = 'up'"),
@@ -205,11 +209,8 @@ def fails(model):
         ({"function": fails}, r"the evaluation function failed \(RuntimeError: no test data\)"),
         ({"function": fails, "metric": "KL"}, "give one of the two"),
         ({"function": lambda model: 1.0, "workers": 2}, "cannot be sent to other processes"),
-    ],
-)
-def test_refused(more, said):
-    with pytest.raises(ConfigError, match=said):
-        run(small_net(), **more)
+    ]
+    check_each(check, cases)
 
 
 def test_a_generator_is_read_once():
