@@ -1,11 +1,10 @@
 """4-bit weights: our verdict, the planned bytes and the package's on every measured row; and each rule on both sides.
 
-The rows are `tests/golden/four_bits`, or all of the set it was chosen from, where that lies beside the repository. The
+The rows are `tests/golden/four_bits`, and all of the set it was chosen from, where that lies beside the repository. The
 second judge, and the integers of `Session`, meet them in `test_packer_rows.py`.
 """
 
 import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +18,21 @@ from tests import packer as second
 from tests.targets.luna.packer.integer_nets import IntNet
 
 HERE = Path(__file__).resolve()
-FOLDER = next(
-    folder
-    for folder in (HERE.parents[5] / "shared" / "golden" / "four_bits", HERE.parents[3] / "golden" / "four_bits")
-    if (folder / "index.json").is_file()
-)
+FOLDERS = {
+    "chosen": HERE.parents[3] / "golden" / "four_bits",
+    "all": HERE.parents[5] / "shared" / "golden" / "four_bits",
+}
 OFF = "--dma_prefetch False"
 
 
-@cache
-def judged():
-    """Return [(row, verdict)]."""
-    rows = json.loads((FOLDER / "index.json").read_text())
-    return [(r, judge(onnx.load(FOLDER / r["file"]), by_name(r["platform"]), r["arguments"])) for r in rows]
+@pytest.fixture(scope="module", params=["chosen", pytest.param("all", marks=pytest.mark.slow)])
+def judged(request):
+    """[(row, verdict)] of one of the sets of rows."""
+    folder = FOLDERS[request.param]
+    if not (folder / "index.json").is_file():
+        pytest.skip("the measured rows are not part of the project")
+    rows = json.loads((folder / "index.json").read_text())
+    return [(r, judge(onnx.load(folder / r["file"]), by_name(r["platform"]), r["arguments"])) for r in rows]
 
 
 def measured(row):
@@ -41,31 +42,31 @@ def measured(row):
     return "right" if row["runs"] and row["equal_to_simulator"] else "wrong"
 
 
-def test_every_verdict():
+def test_every_verdict(judged):
     """To the last row, wrong and right alike."""
-    said = [(r, "refused" if not v.packs else "right" if v.runs_right else "wrong") for r, v in judged()]
+    said = [(r, "refused" if not v.packs else "right" if v.runs_right else "wrong") for r, v in judged]
     assert [(r["id"], r["platform"], r["arguments"], what) for r, what in said if what != measured(r)] == []
     assert {what for _, what in said} == {"refused", "right", "wrong"}
 
 
-def test_writes_past_the_plan_are_told():
+def test_writes_past_the_plan_are_told(judged):
     """Where one was seen there is a warning."""
-    past = [(r, v) for r, v in judged() if measured(r) == "right" and any(r["written_past_plan"] or [0])]
+    past = [(r, v) for r, v in judged if measured(r) == "right" and any(r["written_past_plan"] or [0])]
     assert past
     assert all(v.warned for _, v in past)
 
 
-def test_shared_memory():
+def test_shared_memory(judged):
     """Buffers are planned for 8 bits whatever the width; constants in shared memory count at 4."""
-    packed = [(r, v.memory) for r, v in judged() if r["packs"] and r["runs"] and r["memory"]]
+    packed = [(r, v.memory) for r, v in judged if r["packs"] and r["runs"] and r["memory"]]
     off = [(r["id"], r["platform"]) for r, m in packed if -(-m.shared // 64) * 64 != r["memory"][1]]
     assert len(off) <= len(packed) // 100, off
 
 
-def test_package():
+def test_package(judged):
     """The package is smaller by what the 4-bit constants save."""
     compared = 0
-    for row, verdict in judged():
+    for row, verdict in judged:
         if verdict.chip_ready and row["package_bytes_8"]:
             laid = stored_constants(verdict.net, by_name(row["platform"])).values()
             saved = sum(one.fetched - one.written for one in laid)
