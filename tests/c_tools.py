@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jinja2
 import pytest
 
 from lingeronnx.deployment.c import build, host
@@ -29,6 +28,7 @@ def keep_templates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the generator, where it is installed, keep its compiled templates."""
     if host.available() is not None:
         return
+    import jinja2
     from emx_onnx_cgen.codegen import c_emitter
 
     folder = _make_folder("templates")
