@@ -7,6 +7,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from tests import nets
+from tests.each import check_each
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +42,21 @@ def test_data_in_external_memory_cost_copies(graph):
     assert found.total > lo.latency(graph, packer_args="").total
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
+def test_what_cannot_be_told_is_one_line(graph):
+    """No figure is made up."""
+
+    def check(options, message):
+        with pytest.raises(lo.ConfigError, match=message) as caught:
+            lo.latency(graph, **options)
+        assert "\n" not in str(caught.value)
+
+    cases = [
         ({"platform": "venus"}, "nothing is published of the time on venus"),
         ({"platform": "generic"}, "nothing is known of the time on generic"),
         ({"packer_args": "-m 'x"}, "cannot be split into words"),
         ({"packer_args": "-p venus"}, "does not pack"),
-    ],
-)
-def test_what_cannot_be_told_is_one_line(graph, asked, told):
-    """No figure is made up."""
-    with pytest.raises(lo.ConfigError, match=told) as caught:
-        lo.latency(graph, **asked)
-    assert "\n" not in str(caught.value)
+    ]
+    check_each(check, cases)
 
 
 def test_a_relu_behind_a_convolution_of_lines_is_a_layer():

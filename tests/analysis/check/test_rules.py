@@ -1,7 +1,6 @@
 """Rules of integer graphs: each can be read, each fault that scales bring about is told."""
 
 import onnx
-import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
@@ -11,6 +10,7 @@ from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna.faults import LunaFault
 from lingeronnx.targets.luna.finish.form import REMEDIED
 from lingeronnx.targets.luna.met import _MEETS
+from tests.each import check_each
 
 
 def test_every_rule_can_be_read():
@@ -59,9 +59,13 @@ def one(op_type, platform, **attributes):
     return ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=6))
 
 
-@pytest.mark.parametrize(
-    "model, platform, values",
-    [
+def test_faults_that_scales_bring_about():
+    texts = [rule_text(r, target)[0] for r in (rules.curve_scale, rules.division_scale) for target in PLATFORMS]
+
+    def check(model, platform, values):
+        assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values
+
+    cases = [
         (one("iqSigmoid", "venus", inputs=[(2048.0, 16)], scale_x=2048.0, scale_o=128.0), "venus", []),
         (one("iqSigmoid", "venus", inputs=[(256.0, 16)], scale_x=256.0, scale_o=128.0), "venus", ["scale_x = 256"]),
         (
@@ -80,11 +84,8 @@ def one(op_type, platform, **attributes):
             "venusA",
             ["a shift of 2"],
         ),
-    ],
-)
-def test_faults_that_scales_bring_about(model, platform, values):
-    texts = [rule_text(r, target)[0] for r in (rules.curve_scale, rules.division_scale) for target in PLATFORMS]
-    assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values
+    ]
+    check_each(check, cases)
 
 
 def test_the_faults_known_here_are_some_rows():

@@ -13,6 +13,7 @@ from lingeronnx.analysis.sensitivity.layer_histograms import cut_off, figure
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
 from lingeronnx.plan import Affine, PerAxis
+from tests.analysis.sensitivity.helpers import data, small_net
 from tests.nets import residual
 
 X = np.random.default_rng(3).standard_normal((24, 4, 12, 12)).astype(np.float32)
@@ -53,12 +54,12 @@ def test_files(tmp_path):
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib's own imports
-        sensitivity(residual(), X, folder=tmp_path, plots=2, effort="fast")
+        sensitivity(small_net(), data(small_net()), folder=tmp_path, plots=2, effort="fast")
         pages = {name: (tmp_path / name).read_bytes() for name in FILES}
         for content in pages.values():
             assert content.startswith(b"%PDF")
             assert len(re.findall(rb"/Type /Page\b", content)) == 2
-        sensitivity(residual(), X, folder=tmp_path, plots=2, effort="fast", resume=True)
+        sensitivity(small_net(), data(small_net()), folder=tmp_path, plots=2, effort="fast", resume=True)
     assert pages == {name: (tmp_path / name).read_bytes() for name in FILES}
 
 
