@@ -31,10 +31,10 @@ def test_kept_files(name, kept):
     session = ort.InferenceSession(path)
     feed = {"x": np.random.default_rng(0).normal(size=(16, *session.get_inputs()[0].shape[1:])).astype(np.float32)}
     want = session.run(None, feed)[0]
-    made = lo.quantize(path, feed, platform="generic")
+    made = lo.quantize(path, feed, platform="generic", effort="fast")
     assert sum(taken.lost is None and taken.kept for taken in made.report.taken) == kept
     assert noise(want, made.session().run(None, feed)[0]) < 0.02
-    chip = lo.quantize(path, feed, platform="venus")
+    chip = lo.quantize(path, feed, platform="venus", effort="fast")
     assert chip.report.chip_ready
     assert noise(want, chip.session().run(None, feed)[0]) < 0.05
 

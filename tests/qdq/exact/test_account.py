@@ -16,6 +16,7 @@ from lingeronnx.qdq.exact.proof import random_feeds
 from lingeronnx.qdq.exact.write import write_exact
 from tests.examples import first
 from tests.nets import NETS, Net, quantized
+from tests.passes.test_attention import attention
 from tests.qdq.exact.helpers import session
 from tests.targets.luna.dialects.helpers import model
 
@@ -116,8 +117,7 @@ def converted(path, *options):
 
 def test_command(tmp_path):
     path = tmp_path / "quant.onnx"
-    made = lo.quantize("models/digits_attention.onnx", "models/digits_calib.npz", platform="arcs", effort="fast")
-    made.save(path)
+    quantized(attention(13), platform="arcs", effort="fast").save(path)
     plain = converted(path, "--to", "qdq", "--exact")
     assert plain.exit_code == 0, plain.output
     assert "NOT exact" in plain.output

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from tests.examples import first
+from tests.examples import first, some
 
 STEPS, WIDTH = 8, 16
 
@@ -66,11 +66,11 @@ def test_whole(kind, form, exporter, tmp_path):
     lo.export(model, (example,), path, exporter=exporter, dynamic_axes={"x": {axis: "N"}})
     rng = np.random.default_rng(0)
     calib, test = (
-        np.moveaxis(rng.standard_normal((count, STEPS, 6)).astype(np.float32), 0, axis) for count in (64, 32)
+        np.moveaxis(rng.standard_normal((count, STEPS, 6)).astype(np.float32), 0, axis) for count in (32, 16)
     )
     want = model(torch.from_numpy(test))
     wants = [t.detach().numpy() for t in (want if isinstance(want, tuple) else (want,))]
-    for platform in ("generic", "arcs", "venusA") if exporter == "torchscript" else ("arcs",):
+    for platform in some(2, ("arcs", "generic", "venusA")) if exporter == "torchscript" else ("arcs",):
         told = {"batch_axis": {"x": 1}} if axis else {}
         done = lo.quantize(path, {"x": np.ascontiguousarray(calib)}, platform=platform, effort="fast", **told)
         assert done.report.integer_macs == 1

@@ -16,6 +16,7 @@ from lingeronnx import cli
 from lingeronnx.errors import ConfigError, ModelError
 from lingeronnx.torch.calls.lstmp import LSTMP, UBLSTMP, FastUBLSTMP
 from lingeronnx.torch.checkpoint.lstmp_layouts import LAYOUTS, convert, convert_checkpoint
+from tests.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
@@ -58,6 +59,7 @@ def test_from_plain_and_back(to):
     assert same(convert(there.state, "plain").state, state)  # found without being told
 
 
+@examples(100)
 @given(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.integers(0, 99))
 def test_ways_agree(first, second, third, seed):
     """Whatever layouts a checkpoint has gone through, plain is plain."""

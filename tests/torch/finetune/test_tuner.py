@@ -66,7 +66,7 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
 def test_weights_of_four_bits_learn_from_mirrored_samples_without_labels():
     """The path of docs/finetune.md: other samples choose the epoch, and a third set tells what it gained."""
     model, shape = nets.residual(), (4, 12, 12)
-    x = samples(48, shape=shape)["x"]
+    x = samples(24, shape=shape)["x"]
     mirrored = [{"x": np.concatenate([x, x[..., ::-1], x[..., ::-1, :]])}]
     chip = {"platform": "arcs", "weight_bits": 4, "effort": "fast"}
     before = lo.quantize(model, mirrored, **chip)
