@@ -51,7 +51,7 @@ def test_the_detector_finds_what_it_found(platform):
     want = shapes.detections(lo.Session(path).run(None, {"pictures": pictures})[0])
     hits, drawn = shapes.found_again(truth, want)
     assert hits > 0.92 * drawn
-    result = lo.quantize(path, f"{MODELS / 'drawn_shapes.py'}:calib", platform=platform)
+    result = lo.quantize(path, f"{MODELS / 'drawn_shapes.py'}:calib", platform=platform, limit=24)
     assert result.report.warnings == []
     assert result.report.integer_macs > 0.999
     assert result.report.chip_ready == (platform == "venus")

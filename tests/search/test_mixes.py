@@ -76,7 +76,7 @@ def bits_of(graph):
 @pytest.mark.parametrize("platform", ("arcs", pytest.param("generic", marks=pytest.mark.slow)))
 def test_flash_is_filled(platform):
     """Within a limit between the two ends some layers have 8 bits; the flash is the packer's, and below the limit."""
-    net, calib = nets.residual(), nets.samples(nets.residual())
+    net, calib = nets.shortcut(), nets.samples(nets.shortcut(), 12)
     options = {"platform": platform, "effort": "fast", "weight_bits": "auto"}
     found = api.quantize(net, calib, **options, max_flash=1 << 20).report.search
     assert (found["met"], set(found["weight_bits"].values())) == (True, {8})

@@ -431,20 +431,20 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
 @pytest.mark.parametrize("platform", ("arcs", "generic"))
 def test_weights_come_back_one_layer_at_a_time(platform):
     """Law: each layer with narrow weights is named once, and the rung ends where all have 8 bits."""
-    planned = base_of(nets.residual(), platform=platform, weight_bits=4).planned
+    planned = base_of(nets.shortcut(), platform=platform, weight_bits=4).planned
     narrow = narrow_weights(planned)
     names = [layer.selector for layer in narrow]
     gains = [layer.gain / layer.bytes for layer in narrow]
     assert gains == sorted(gains, reverse=True)
-    assert len(names) == len(set(names)) == 6
+    assert len(names) == len(set(names)) == 3
     alone = next(rung for rung in rungs(planned, Attempt()) if rung[0].wide)
-    assert [len(attempt.wide) for attempt in alone] == [1, 2, 3, 4, 5, 6]
+    assert [len(attempt.wide) for attempt in alone] == [1, 2, 3]
     assert {widths for _, *widths in map(tuple, alone[-1].wide) for widths in [tuple(widths)]} == {(8, 8)}
 
 
 def test_narrow_weights_cost_half():
     """Oracle: the bytes of the int8 constants of the layers that say 4 bits, by half."""
-    bases = [base_of(nets.residual(), platform="arcs", weight_bits=bits) for bits in (8, 4)]
+    bases = [base_of(nets.shortcut(), platform="arcs", weight_bits=bits) for bits in (8, 4)]
     whole, few = (cost_of(base).bytes for base in bases)
     graph = bases[1].lowered.graph
     sizes = [node.inputs[1].const_value.nbytes for node in graph.graph if ir.attr(node, "parameter_bits") == 4]

@@ -18,7 +18,7 @@ from tests.nets import Net
 def branching():
     """Groups, dilations, strides, asymmetric pads, bounds, both poolings, two branches and one output of two values."""
     n = Net(4, 11, 9, seed=5)
-    a = n.node("Relu", n.conv("x", (4, 2, 3, 2), pads=[1, 0, 2, 1], strides=[2, 1], group=2))
+    a = n.node("Relu", n.conv("x", (4, 2, 3, 1), pads=[1, 0, 2, 1], strides=[2, 1], group=2))
     b = n.conv(a, (4, 1, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2], group=4)
     s = n.node("Add", n.node("Clip", b, n.const(np.float32(-0.5)), n.const(np.float32(0.5))), a)
     m = n.node("MaxPool", s, kernel_shape=[2, 2], strides=[2, 2])

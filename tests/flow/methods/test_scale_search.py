@@ -11,11 +11,12 @@ from lingeronnx.flow import plan_for, prepare
 from lingeronnx.flow.assign import legalize, shared_scales
 from lingeronnx.flow.methods.scale_search import scales_by_outputs
 from tests import nets
+from tests.flow.trials.test_cross_validation import classifier
 
 
 def planned(**settings):
     """Return a planned net of two convolutions with a sum behind them."""
-    net = nets.residual()
+    net = nets.shortcut()
     return plan_for(prepare(net, nets.samples(net, 32), None, settings))
 
 
@@ -70,7 +71,7 @@ def test_what_is_fixed_or_gains_nothing_stays():
 
 def test_a_scale_of_the_users_stays():
     """With --effort best a fixed scale is still what was asked for."""
-    net = nets.shortcut()
+    net = classifier()
     images = nets.samples(net, 16)
     name = next(iter(api.quantize(net, images, effort="fast").plan.tensors))
     result = api.quantize(net, images, effort="best", overrides={name: {"scale": 2.0**3}})

@@ -20,8 +20,8 @@ def usual():
 
 
 def made(**settings):
-    model = nets.depthwise()
-    return lo.quantize(model, nets.samples(model, 48), **{"platform": "generic", **settings})
+    model = nets.shortcut()
+    return lo.quantize(model, nets.samples(model, 32), **{"platform": "generic", **settings})
 
 
 def told(result):
@@ -75,5 +75,5 @@ def test_what_is_near_stays():
 
 
 def test_a_plan_that_is_given_stays(far, usual):
-    plan, model = usual.plan, nets.depthwise()
-    assert lo.quantize(model, nets.samples(model, 48), platform="generic", plan=plan).plan == plan
+    plan, model = usual.plan, nets.shortcut()
+    assert lo.quantize(model, nets.samples(model, 32), platform="generic", plan=plan).plan == plan

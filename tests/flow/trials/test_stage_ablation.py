@@ -13,6 +13,12 @@ from tests.flow.methods.test_refine import net, smooth
 CALIB = {"x": smooth(24, 0)}
 
 
+@pytest.fixture(scope="module")
+def good():
+    """What all stages give."""
+    return quantize(net(), CALIB)
+
+
 def _sqnr(result):
     return result.report.outputs["y"]["sqnr"]
 
@@ -30,15 +36,13 @@ def _spoiled(planned, *args, **kwargs):
     return copy
 
 
-def test_stages_that_gain_stay():
-    result = quantize(net(), CALIB)
-    assert _sqnr(result) > _sqnr(quantize(net(), CALIB, effort="fast"))
-    assert not _told(result, "taken back")
-    assert not _told(result, "behind Relus")
+def test_stages_that_gain_stay(good):
+    assert _sqnr(good) > _sqnr(quantize(net(), CALIB, effort="fast"))
+    assert not _told(good, "taken back")
+    assert not _told(good, "behind Relus")
 
 
-def test_refinement_that_loses_is_taken_back(monkeypatch):
-    good = quantize(net(), CALIB)
+def test_refinement_that_loses_is_taken_back(good, monkeypatch):
     monkeypatch.setattr(quantization, "refined", _spoiled)
     monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refined", _spoiled)
     result = quantize(net(), CALIB)

@@ -7,6 +7,7 @@ import math
 import lingeronnx as lo
 from lingeronnx.flow.trials.verdict_log import LOGGER, log_verdict
 from tests import nets
+from tests.flow.trials.test_cross_validation import classifier
 
 
 def test_a_verdict_is_logged_as_json(caplog):
@@ -32,7 +33,7 @@ def test_nothing_is_logged_by_default(caplog):
 
 def test_trials_log_their_verdicts(caplog):
     """On a net of random weights: refinement is judged, and each verdict says by which thresholds."""
-    model = nets.shortcut()
+    model = classifier()
     with caplog.at_level(logging.DEBUG, LOGGER.name):
         lo.quantize(model, nets.samples(model, 16), platform="venus", effort="best")
     records = list(map(json.loads, caplog.messages))
