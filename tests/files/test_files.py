@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
+from lingeronnx.deployment.c import host
 from tests.files.make import COMMANDS, STANDARD, options
 from tests.schemas.test_files import check as against_schema
 
@@ -193,8 +194,8 @@ def test_a_ranking_is_resumed(there):
 
 
 @pytest.mark.parametrize("board, samples", (("board", 2), ("board_stream", 2)))
-def test_a_deployed_folder_is_verified(there, board, samples):
-    """A device's dumps are compared with the part for the chip; the folder may be deployed to again."""
+def test_a_deployed_folder_is_verified(there, board, samples, monkeypatch):
+    """A device's dumps are compared with the part for the chip; the folder may be deployed to again, without C here."""
     (chip,) = Path(board).glob("*_chip.onnx")
     for number in range(samples):
         golden = Path(board, "golden", str(number))
@@ -203,7 +204,27 @@ def test_a_deployed_folder_is_verified(there, board, samples):
         lines = dump.read_text().splitlines()
         dump.write_text("\n".join([str(int(lines[0]) ^ 1), *lines[1:]]) + "\n")
         run("verify", chip, "--input", golden / "input.npz", "--device-dump", golden / "data", fine=(1,))
+    monkeypatch.setattr(host, "available", lambda: "no C is asked for")
+    assert not list(written_c(deploy_again(there, board)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("board", ("board", "board_stream"))
+def test_a_deployed_folder_gets_another_program(there, board):
+    """Where the folder is deployed to again, with the C of its host parts."""
+    before = {path.name for path in written_c(Path(board))}
+    assert {path.name for path in written_c(deploy_again(there, board))} >= before | {"main.c"}
+
+
+def deploy_again(there, board):
+    """Run the command that wrote a folder; return the folder."""
     run(commands(there)[board])
+    return Path(board)
+
+
+def written_c(folder):
+    """Return the C files of a folder."""
+    return folder.rglob("*.c")
 
 
 def test_dumps_and_profiles_are_compared(there):
