@@ -30,7 +30,7 @@ from tests.examples import examples
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 DIGITS = MODELS / "digits_cnn.onnx"
-NETS = ("residual", "depthwise", "concat", "branches")
+NETS = ("depthwise", "residual", "concat", "branches")
 
 
 def data(net, count=12, seed=3):

@@ -61,7 +61,7 @@ def _weights(planned, methods):
 def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
     """With 4 bits all but `block` is done anyway; without a sum there is nothing to make up for."""
     graph = model()
-    feed = {"x": smooth(32, 0)} if model is net else nets.samples(graph, 32)
+    feed = {"x": smooth(16, 0)} if model is net else nets.samples(graph, 16)
     planned = plan_for(prepare(graph, feed, None, {"platform": "generic", "weight_bits": bits}))
     plain = _weights(planned, Methods())
     methods = {switch: Methods(**{switch: True}) for switch in ("aim", "behind", "descend", "block")}

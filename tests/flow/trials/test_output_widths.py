@@ -36,7 +36,7 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     """The chip's part ends in the layer's int32; with the host's tail it computes the outputs of the whole graph."""
     model = classifier(softmax)
     feed = nets.samples(model, 3)
-    result = lo.quantize(model, feed, platform=target, overrides=WIDE)
+    result = lo.quantize(model, feed, platform=target, effort="fast", overrides=WIDE)
     assert result.report.chip_ready
     assert ("Dequant_z", "Dequant") in [(n.node, n.op_type) for n in result.report.host_part]
     (output,) = result.chip.graph.outputs
@@ -54,7 +54,7 @@ def test_nothing_is_rounded_behind_the_sums():
     """The integers are the layer's sums with their bias."""
     model = classifier()
     feed = nets.samples(model, 3)
-    result = lo.quantize(model, feed, overrides=WIDE)
+    result = lo.quantize(model, feed, effort="fast", overrides=WIDE)
     node = next(n for n in result.graph.graph if n.op_type == "LinearInt")
     weight, bias = (ir.const(node.inputs[i]).astype(np.int64) for i in (1, 2))
     taps = {name: array for name, array, _ in result.session().taps(feed)}
@@ -66,7 +66,7 @@ def test_a_file_and_a_plan(target, tmp_path):
     """The file is judged without the host's Dequant; its plan makes it again."""
     model = classifier(False)
     feed = nets.samples(model)
-    result = lo.quantize(model, feed, platform=target, overrides=WIDE)
+    result = lo.quantize(model, feed, platform=target, effort="fast", overrides=WIDE)
     written = result.write(tmp_path / "m.onnx")
     assert written.chip is not None
     found = lo.check(tmp_path / "m.onnx")
@@ -74,7 +74,7 @@ def test_a_file_and_a_plan(target, tmp_path):
     assert found.runs_right
     assert [o.type.tensor_type.elem_type for o in onnx.load(written.chip).graph.output] == [onnx.TensorProto.INT32]
     plan = Plan.from_json(result.plan.to_json())
-    again = lo.quantize(model, feed, platform=target, plan=plan)
+    again = lo.quantize(model, feed, platform=target, effort="fast", plan=plan)
     assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
 
 
@@ -82,7 +82,7 @@ def test_deploy(tmp_path):
     """The folder's header and manifest speak of 32 bits, and the host has a tail."""
     model = classifier(False)
     feed = nets.samples(model)
-    result = lo.quantize(model, feed, overrides=WIDE)
+    result = lo.quantize(model, feed, effort="fast", overrides=WIDE)
     lo.deploy(result.graph, tmp_path / "board", feed, stem="rows")
     header = (tmp_path / "board" / "rows.h").read_text()
     assert "typedef int32_t rows_output0_t;" in header
@@ -134,7 +134,7 @@ def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
     """Oracle: the sums shifted to Q11 and cut to 16 bits, then the table. No Requant; the plan makes it again."""
     model = curved(op)
     feed = nets.samples(model, 6)
-    result = lo.quantize(model, feed, overrides=FINE)
+    result = lo.quantize(model, feed, effort="fast", overrides=FINE)
     assert result.plan.tensors["z"] == Affine(2.0**11, 16)
     assert [n for n in result.graph.graph if n.op_type == "Requant"] == []
     taps = {name: array for name, array, _ in result.session().taps(feed)}
@@ -148,7 +148,7 @@ def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
     result.save(tmp_path / "m.onnx")
     found = lo.check(tmp_path / "m.onnx")
     assert (found.packs, found.runs_right) == (True, True)
-    again = lo.quantize(model, feed, plan=Plan.from_json(result.plan.to_json()))
+    again = lo.quantize(model, feed, effort="fast", plan=Plan.from_json(result.plan.to_json()))
     assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
 
 
