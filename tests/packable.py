@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from tests import nets
+from tests.artefacts import quantized
 from tests.packer import judge
 
 HERE = Path(__file__).resolve()
@@ -107,10 +107,11 @@ def written(name, platform):
     group, name = name.split("/")
     if group == "zoo":
         model = ZOO[name]()
-        return quantize(model, nets.samples(model, SAMPLES), platform=platform)
+        return quantized(model, platform, nets.samples(model, SAMPLES))
     if group == "models":
-        return quantize(*own(name), platform=platform)
-    return quantize(ir.load(SHARED / "models" / f"{name}.onnx"), shared_feeds(name), platform=platform)
+        model, feeds = own(name)
+        return quantized(model, platform, feeds)
+    return quantized(ir.load(SHARED / "models" / f"{name}.onnx"), platform, shared_feeds(name))
 
 
 @functools.cache

@@ -81,7 +81,7 @@ def test_the_packer_takes_it(name):
     """Also after quantization, with weights still equal: steps whose biases differ have copies."""
     build, arguments, attributes = MODELS[name]
     model = build(*arguments, **attributes)
-    found = quantize(model, data(model), platform="venus")
+    found = quantize(model, data(model), platform="venus", effort="fast")
     assert found.report.chip_ready
     assert judged(found, "venus").problems == []
     linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
@@ -96,7 +96,7 @@ def test_one_step(row):
     start = net.enter("h", 1, "N", H)
     y, h = net.layer("GRU", net.time_first(), WIDTH, more=["", start])
     model = net.graph(net.node("Squeeze", y, net.ints(1)), net.node("Identity", h, out="h_out"))
-    found = quantize(model, data(model), platform=row)
+    found = quantize(model, data(model), platform=row, effort="fast")
     assert found.report.chip_ready
     feeds = data(model, 3, seed=2)
     sequence, state = found.session().run(None, feeds)
@@ -126,7 +126,7 @@ def test_limits():
     """What is not written out: longer sequences, lengths, layers of targets that have their own."""
     assert fitted(long_gru(STEPS), "venus")[2]
     assert not fitted(long_gru(STEPS + 1), "venus")[2]
-    report = quantize(long_gru(STEPS + 1), data(long_gru(STEPS + 1)), platform="venus").report
+    report = quantize(long_gru(STEPS + 1), data(long_gru(STEPS + 1)), platform="venus", effort="fast").report
     assert any(f"up to {STEPS} steps" in n.why for n in (*report.float_nodes, *report.host_part))
     assert not fitted(forms.with_lengths("GRU"), "venus")[2]
     assert not fitted(last_state("LSTM", "forward"), "venus")[2]

@@ -28,9 +28,10 @@ def fails(here: Here, words: str, *args: object) -> None:
     assert here.files() == before
 
 
-def test_a_share_of_the_faults() -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_share_of_the_faults(kills: int) -> None:
     """Kills at some changes of the file system, full disks: old or new, and nothing stays."""
-    args = ("--commands", "deploy", "simulate", "--kinds", "kill", "full", "--kills", "4")
+    args = ("--commands", "deploy", "simulate", "--kinds", "kill", "full", "--kills", str(kills))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.reliability.faults", *args], capture_output=True, text=True
     )

@@ -95,7 +95,7 @@ def test_a_net_is_quantized_and_simulated(build):
     """Every layer in integers, rounded down: other numbers than a chip gives that rounds half up."""
     row, model = chip(), build()
     feeds = samples(model, 4, seed=1)
-    result = lo.quantize(model, samples(model), platform=row)
+    result = lo.quantize(model, samples(model), platform=row, effort="fast")
     assert (result.report.integer_macs, result.report.chip_ready, result.report.platform) == (1.0, True, "nimbus")
     assert result.report.packer.startswith("tpacker -g model_quant.onnx -p nimbus")
     down = same_both_ways(result, row, feeds)
@@ -113,7 +113,7 @@ def test_its_limits_are_kept():
     (found,) = lo.check(model, platform=row).violations
     assert (found.rule, found.value) == ("kernel sides are at most 3", "5x5")
     assert not lo.check(model, platform="generic").violations
-    result = lo.quantize(model, samples(model), platform=row)
+    result = lo.quantize(model, samples(model), platform=row, effort="fast")
     kernels = [ir.attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
     assert len(kernels) == 4
     assert max(side for kernel in kernels for side in kernel) == 3
@@ -126,7 +126,7 @@ def test_its_gates_stand_in_its_order():
     x, results = inputs(model, 4, seed=1), []
     for gates in ("iofg", "ifgo", "gofi"):
         row = chip(gates=gates)
-        result = lo.quantize(model, {"x": inputs(model)}, platform=row)
+        result = lo.quantize(model, {"x": inputs(model)}, platform=row, effort="fast")
         assert result.report.layers["LSTMInt"] == 2
         name = str(model.graph.outputs[0].name)
         results.append((result, same_both_ways(result, row, {"x": x}, [name])[0]))
@@ -142,7 +142,7 @@ def test_what_it_has_not_is_refused():
     net = Net(4, 6, 6, seed=6)
     a = net.conv("x", (4, 4, 3, 3), pads=[1] * 4)
     model = net.graph(net.node("Sub", a, net.node("Relu", a), out="y"))
-    of_generic = lo.quantize(model, samples(model), platform="generic")
+    of_generic = lo.quantize(model, samples(model), platform="generic", effort="fast")
     with pytest.raises(lo.ModelError, match="iqSub .*: nimbus has no such operator"):
         lo.Session(of_generic.graph, platform=chip()).run(None, samples(model, 1))
     assert (

@@ -124,7 +124,7 @@ def test_padding_that_is_moved_has_an_input_of_its_own(monkeypatch):
     model = net.graph(net.node("Add", a, b, out="y"))
     before, after = mended(monkeypatch, model, "venus", "")
     assert kinds(after).count("Conv2dInt") == kinds(before).count("Conv2dInt") + 1
-    assert kinds(quantize(model, nets.samples(model), platform="arcs")).count("Conv2dInt") == 2
+    assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count("Conv2dInt") == 2
 
 
 def test_no_copy_for_the_only_reader():
@@ -150,7 +150,7 @@ def test_an_input_that_nobody_reads_is_left_out(monkeypatch):
     model = net.graph(net.conv("x", (4, 3, 3, 3), out="y"))
     _, after = mended(monkeypatch, model, "arcs", "idle")
     assert [v.name for v in after.graph.graph.inputs] == ["x"]
-    generic = quantize(model, nets.samples(model), platform="generic")
+    generic = quantize(model, nets.samples(model), platform="generic", effort="fast")
     assert [v.name for v in generic.graph.graph.inputs] == ["x", "idle"]
 
 
@@ -159,7 +159,11 @@ def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
     model = net.graph(net.node("MatMul", "x", net.const(net.rng.standard_normal((16, 48)).astype(np.float32)), out="y"))
     _, after = mended(monkeypatch, model, "venusA", "past the planned memory", "--threshold4", "1")
     assert kinds(after) == ["Quant", "LinearInt", "LinearInt", "iqCat", "Dequant"]
-    assert kinds(quantize(model, nets.samples(model), platform="arcs")) == ["Quant", "LinearInt", "Dequant"]
+    assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")) == [
+        "Quant",
+        "LinearInt",
+        "Dequant",
+    ]
 
 
 @pytest.mark.parametrize(("turned", "outputs"), [(False, 48), (True, 1)], ids=["rows", "mean over steps"])
@@ -185,7 +189,7 @@ def test_a_softmax_has_its_work_area(monkeypatch):
     model = net.graph(net.node("MatMul", soft, weights[1], out="y"))
     _, after = mended(monkeypatch, model, "venusA", "SoftmaxInt", "-m", "LINEAR")
     assert kinds(after).count("SoftmaxInt") == kinds(after).count("Slice") > 1
-    assert kinds(quantize(model, nets.samples(model), platform="arcs")).count("SoftmaxInt") == 1
+    assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count("SoftmaxInt") == 1
 
 
 def test_an_lstm_has_its_work_area(monkeypatch):

@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from tests import packable
+from tests import nets, packable
+from tests.artefacts import quantized
 from tests.examples import first
 from tests.packer import judge
 
@@ -87,9 +88,9 @@ def test_conv1d_stays_one_dimensional():
 # ---- the judge itself can fail ---------------------------------------------------------------------------------------
 
 
-def measured_form(name, platform):
-    """Return the written graph with names that a packer takes, so that only what a test spoils is wrong."""
-    result = packable.written(name, platform)
+def measured_form(net, platform):
+    """Return the graph of a net with names that a packer takes, so that only what a test spoils is wrong."""
+    result = quantized(net(), platform, effort="fast")
     model = ir.to_proto(result.graph if result.chip is None else result.chip)
     graph = model.graph
     for value in (*graph.initializer, *graph.input, *graph.output, *graph.value_info):
@@ -103,9 +104,8 @@ def measured_form(name, platform):
 @pytest.fixture(scope="module")
 def good():
     """Return graphs for venus that are right and between them hold the operators below."""
-    models = [
-        measured_form(f"zoo/{name}", "venus") for name in ("plain", "residual", "depthwise", "concat", "branches")
-    ]
+    zoo = (nets.plain, nets.residual, nets.depthwise, nets.concat, nets.branches)
+    models = [measured_form(net, "venus") for net in zoo]
     assert [judge(model, "venus", "-p venus").problems for model in models] == [[]] * len(models)
     ops = {node.op_type for model in models for node in model.graph.node}
     assert ops >= {"Conv2dInt", "LinearInt", "MaxPool", "AvgPool2dInt", "iqAdd", "iqMul", "iqCat", "Relu", "Transpose"}
