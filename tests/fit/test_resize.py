@@ -116,7 +116,7 @@ def test_other_parts_are_left_alone(size, factor):
 def test_chips_take_the_half(target, mode):
     x = np.random.default_rng(2).standard_normal((8, 2, 8, 4)).astype(np.float32)
     model = resized((0.5, 0.5), (8, 4), mode="linear", coordinate_transformation_mode=mode)
-    report = quantize(model, {"x": x}, platform=target.name).report
+    report = quantize(model, {"x": x}, platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
@@ -127,7 +127,7 @@ def test_chips_take_the_half(target, mode):
 def test_chips_take_it(target, mode):
     """The smallest graph that stood in the way of detectors is chip-ready, with nothing in float."""
     x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
-    report = quantize(resized((2, 2), mode=mode), {"x": x}, platform=target.name).report
+    report = quantize(resized((2, 2), mode=mode), {"x": x}, platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
@@ -174,7 +174,7 @@ def test_linear_to_any_size_is_a_product_for_each_axis(size, results, mode):
 def test_chips_take_any_size(target, mode, results):
     x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
     model = resized_to((5, 4), results, coordinate_transformation_mode=mode, mode="linear")
-    report = quantize(model, {"x": x}, platform=target.name).report
+    report = quantize(model, {"x": x}, platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 25

@@ -58,7 +58,7 @@ def test_the_function_stays(rank, read, target):
 @pytest.mark.parametrize("rank", [2, 3, 4])
 def test_chips_take_it(rank, read, target):
     model = between(rank, read)
-    report = quantize(model, samples(model, 32), platform=target.name).report
+    report = quantize(model, samples(model, 32), platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 28
