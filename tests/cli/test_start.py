@@ -82,16 +82,6 @@ def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
         assert all(f"- {fault.text}\n" in text for fault in target.faults)
 
 
-def test_demo(here: Here) -> None:
-    text = here.good("demo")
-    assert "  float accuracy    99.20 % of 500 held-out digits\n" in text
-    assert re.search(r"^  integer accuracy  9[89]\.\d\d % of 500 held-out digits$", text, re.M)
-    assert "  chip-ready        yes\n" in text
-    assert max(len(line) for line in text.splitlines() if "--input" not in line) <= 100
-    assert re.findall(r"\d", text.split("\n\n")[1].splitlines()[-1]) == ["2", "0", "3", "8", "4", "1"]
-    assert "build/digits_cnn_quant.onnx" in here.files()
-
-
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

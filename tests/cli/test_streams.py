@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ DEMO = Path(lingeronnx.__file__).parent / "demo"
         pytest.param(">/dev/full", 1, id="full", marks=pytest.mark.slow),
         pytest.param(">&-", 1, id="no stdout", marks=pytest.mark.slow),
         pytest.param("2>&-", 0, id="no stderr", marks=pytest.mark.slow),
-        pytest.param("<&- >&- 2>&-", 1, id="none"),
+        pytest.param("<&- >&- 2>&-", 1, id="none", marks=pytest.mark.slow),
     ],
 )
 def test_quantize(tmp_path, streams, code):
@@ -36,6 +37,33 @@ def test_quantize(tmp_path, streams, code):
     if streams.startswith(">"):
         assert done.stderr.splitlines()[-1].startswith("error: ")
         assert "what was written to files stays" in done.stderr
+
+
+#: Exits with 0 if the numbers of the standard streams are taken, so that no file that is opened gets one of them.
+REPLACE_STREAMS = """
+import os, sys
+from lingeronnx import cli
+cli._open_streams()
+null = os.stat(os.devnull).st_rdev
+sys.stderr.write("lost")
+sys.exit([os.fstat(number).st_rdev for number in range(3)] != [null] * 3 or not isinstance(sys.stdout, cli._Closed))
+"""
+
+
+def test_closed_streams_are_replaced_before_files_are_opened(tmp_path):
+    (tmp_path / "replace.py").write_text(REPLACE_STREAMS)
+    command = f"{sys.executable} replace.py <&- >&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(Path(lingeronnx.__file__).parents[1])}
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment).returncode == 0
+
+
+def test_a_closed_output_is_told_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["platforms"])
+    assert ended.value.code == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "error: standard output is closed (what was written to files stays)"
 
 
 class FullDisk(io.StringIO):

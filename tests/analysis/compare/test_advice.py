@@ -42,10 +42,10 @@ from lingeronnx.run.session import Session
 
 @pytest.fixture(scope="module")
 def dense():
-    """A net with 16 samples, which are enough to see a layer that is wrong."""
+    """A net with 8 samples, which are enough to see a layer that is wrong."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planted_faults, "SAMPLES", 16)
-        patched.setattr(planted_faults, "CALIBRATED", 16)
+        patched.setattr(planted_faults, "SAMPLES", 8)
+        patched.setattr(planted_faults, "CALIBRATED", 8)
         return dense_net()
 
 
