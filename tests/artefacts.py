@@ -18,7 +18,9 @@ import io
 import os
 import pickle
 import shutil
+import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -102,6 +104,33 @@ def _locked(path: Path):
         yield
 
 
+def _pickle_deep(value: object) -> bytes:
+    """Pickle a value whose objects refer to each other in long chains, as the nodes of a graph do.
+
+    pickle recurses once per link of a chain: a thread with a stack of its own allows more of them.
+    """
+    content, errors = io.BytesIO(), []
+
+    def dump() -> None:
+        try:
+            pickle.dump(value, content, protocol=pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            errors.append(error)
+
+    recursion_limit, stack_bytes = sys.getrecursionlimit(), threading.stack_size(512 << 20)
+    sys.setrecursionlimit(200_000)
+    try:
+        thread = threading.Thread(target=dump)
+        thread.start()
+        thread.join()
+    finally:
+        sys.setrecursionlimit(recursion_limit)
+        threading.stack_size(stack_bytes)
+    if errors:
+        raise errors[0]
+    return content.getvalue()
+
+
 def cached(kind: str, parts: object, build: Callable[[], T]) -> T:
     """Return a copy of what `build` returns for these parts, building it if no process did before.
 
@@ -111,9 +140,7 @@ def cached(kind: str, parts: object, build: Callable[[], T]) -> T:
     path = build_folder() / f"{_digest(kind, parts)}.pickle"
     with _locked(path.with_suffix(".lock")):
         if not path.is_file():
-            content = io.BytesIO()
-            pickle.dump(build(), content, protocol=pickle.HIGHEST_PROTOCOL)
-            path.with_suffix(".part").write_bytes(content.getvalue())
+            path.with_suffix(".part").write_bytes(_pickle_deep(build()))
             path.with_suffix(".part").rename(path)
     return pickle.loads(path.read_bytes())
 
