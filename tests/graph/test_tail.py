@@ -84,7 +84,7 @@ def _feeds(count=12, seed=5):
 def test_the_host_has_it(name, platform, tmp_path):
     """The tail of the written file computes of the integer part's results what it computes in float."""
     source = graph_of(_model(name))
-    found = lo.quantize(source, _feeds(), platform=platform)
+    found = lo.quantize(source, _feeds(), platform=platform, effort="fast")
     path = tmp_path / "q.onnx"
     found.write(path)
     session, tail = lo.Session(path), cut(source)
@@ -123,7 +123,7 @@ def test_nodes_are_told_in_the_order_of_the_graph(name):
 
 
 def test_samples_are_not_stacked():
-    found = lo.quantize(graph_of(_model("what is above a bound")), _feeds(), platform="generic")
+    found = lo.quantize(graph_of(_model("what is above a bound")), _feeds(), platform="generic", effort="fast")
     batch = {"x": np.concatenate([feed["x"] for feed in _feeds(6, 40)])}
     with pytest.raises(ModelError, match="tensor 'y' has sizes that the data decide, another for each of these 6"):
         lo.Session(found.graph).run(None, batch)
@@ -136,7 +136,7 @@ def test_an_open_batch_goes_through_as_a_whole():
     """A model for any number of samples: its tail sees all of them, as in onnxruntime."""
     text = "g (float[N,4] x) => (int64[2,K] y) { a = MatMul(x, w) r = Tanh(a) g = Greater(r, bound) y = NonZero(g) }"
     model = graph(text, w=rand(4, 3), bound=np.float32(0.5))
-    session = lo.Session(lo.quantize(model, {"x": rand(32, 4)}, platform="generic").graph)
+    session = lo.Session(lo.quantize(model, {"x": rand(32, 4)}, platform="generic", effort="fast").graph)
     x = rand(6, 4, seed=9)
     y, r = session.run(["y", "r"], {"x": x})
     np.testing.assert_array_equal(y, np.stack(np.nonzero(r > 0.5)))
@@ -183,7 +183,7 @@ def test_an_operator_that_nobody_here_knows_is_the_hosts():
     model = proto(text, w=rand(4, 4), v=rand(4, 3))
     model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
     for platform in ("generic", "venus"):
-        found = lo.quantize(ir.from_proto(model), {"x": rand(16, 4)}, platform=platform)
+        found = lo.quantize(ir.from_proto(model), {"x": rand(16, 4)}, platform=platform, effort="fast")
         assert list(found.report.outputs) == ["z"]
         assert found.report.outputs["z"]["sqnr"] > 25
         assert [node.op_type for node in found.report.host_part] == ["Thing"]
@@ -212,4 +212,4 @@ def test_turns_that_an_input_gives(place):
     data = {"x": rand(16, 4), "n": np.array((2, True)[place])}
     with pytest.raises(lo.ModelError, match="depends on input 'n'; fix that input: --fix n=VALUE"):
         lo.quantize(model, data)
-    assert lo.quantize(model, data, fix={"n": int(data["n"])}).report.outputs["y"]["sqnr"] > 25
+    assert lo.quantize(model, data, fix={"n": int(data["n"])}, effort="fast").report.outputs["y"]["sqnr"] > 25

@@ -257,7 +257,7 @@ def test_families(net, platform):
     """Families of convolutional nets are integer from the first layer to the last on every platform."""
     model = net()
     feed = samples(model)
-    result = quantize(net(), feed, platform=platform)
+    result = quantize(net(), feed, platform=platform, effort="fast")
     assert not result.report.float_nodes
     assert result.report.chip_ready == (platform in CHIPS)
     assert result.report.integer_macs == 1

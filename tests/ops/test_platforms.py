@@ -90,7 +90,7 @@ def test_an_average_in_steps_is_the_average(height, width, channels, target):
     net = Net(3, height, width, seed=1)
     a = net.node("Relu", net.conv("x", (channels, 3, 1, 1)), out="a")
     model = net.graph(net.node("GlobalAveragePool", a, out="y"))
-    result = quantize(model, samples(model), platform=without(target, "LinearInt"))
+    result = quantize(model, samples(model), platform=without(target, "LinearInt"), effort="fast")
     taps = {name: array for name, array, _ in result.session().taps(samples(model))}
     exact = taps["a"].astype(np.float64).mean(axis=(2, 3), keepdims=True)
     assert np.abs(taps["y_q"] - exact).max() <= 1
@@ -120,7 +120,7 @@ def test_the_average_of_a_map_has_a_scale_of_its_own(height, width, channels, ta
     a = net.node("Relu", net.conv("x", (channels, 3, 1, 1)), out="a")
     pooled = net.node("Flatten", net.node("GlobalAveragePool", a, out="m"))
     model = net.graph(net.linear(pooled, (channels, 3), out="y"))
-    result = quantize(model, samples(model), platform=target)
+    result = quantize(model, samples(model), platform=target, effort="fast")
     assert result.report.chip_ready
     assert result.plan.tensors["m"].scale > result.plan.tensors["a"].scale
     assert any(fitted.what == "AveragePool written as 2 Reshape, LinearInt" for fitted in result.report.fitted)
@@ -208,7 +208,7 @@ def test_operands_of_a_sum_are_swapped_where_the_second_may_be_forgotten():
     model = net.graph(net.node("Add", a, b, out="y"), a, b)
     for row, swapped in ((VENUS, False), (ARCS, True), (VENUSA, True)):
         overrides = {"Add_y": {"scale": 8.0}, "Relu_a": {"scale": 8.0}, "Conv_b": {"scale": 32.0}}
-        result = quantize(model, samples(model), platform=row.name, overrides=overrides)
+        result = quantize(model, samples(model), platform=row.name, overrides=overrides, effort="fast")
         assert scales(result.graph, "iqAdd") == {
             "scale_x": 32.0 if swapped else 8.0,
             "scale_y": 8.0 if swapped else 32.0,
@@ -289,7 +289,7 @@ def test_embedding(target):
     t = net.node("Transpose", e, perm=[0, 2, 1])
     model = net.graph(net.conv(t, (4, 6, 3), out="y"))
     feed = {"x": np.random.default_rng(0).integers(0, 20, (32, 7))}
-    result = quantize(model, feed, platform=target.name)
+    result = quantize(model, feed, platform=target.name, effort="fast")
     assert not result.report.float_nodes
     (want,), (got,) = (Session(m).run(["y"], feed) for m in (model, result.graph))
     assert np.mean(np.square(want - got)) < 1e-3 * np.mean(np.square(want))

@@ -85,7 +85,7 @@ def test_lstm(row, direction, build):
     """All in integers, close to the float model, the same alone and in a batch, and the plan can be read back."""
     model = build("LSTM", direction)
     x = inputs(model)
-    found = quantize(model, {"x": x}, platform=row)
+    found = quantize(model, {"x": x}, platform=row, effort="fast")
     session = found.session()
     have = session(x)
     assert sqnr(reference(model, x), have) > 28
@@ -108,7 +108,7 @@ def test_gru(direction, build, reset_after):
     model = build("GRU", direction, linear_before_reset=reset_after)
     x = inputs(model)
     for mode in ("q-value", "max-value"):
-        found = quantize(model, {"x": x}, platform="generic", mode=mode)
+        found = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast")
         assert sqnr(reference(model, x), found.session()(x)) > 26
         assert found.report.integer_macs == 1.0
         layers = [node for node in found.graph.graph if node.op_type == "GRUInt"]
@@ -119,7 +119,7 @@ def test_gru(direction, build, reset_after):
 def test_gru_stays_in_float_on_chips(row):
     """Where it is not written out step by step; the reason names the fault."""
     model = classifier("GRU", "bidirectional")
-    found = quantize(model, {"x": inputs(model)}, platform=row, fit=False)
+    found = quantize(model, {"x": inputs(model)}, platform=row, fit=False, effort="fast")
     nodes = [*found.report.float_nodes, *found.report.host_part]
     (fault,) = {LunaFault.GRU_HALVED, LunaFault.GRU_FORMAT}.intersection(by_name(row).faults)
     assert {fault.text in node.why for node in nodes if node.op_type == "GRU"} == {True}
@@ -164,7 +164,7 @@ def test_states_as_outputs():
     _, h = layer(net, "LSTM", net.node("Transpose", "x", perm=[1, 0, 2]), 6, 5, "bidirectional")
     model = net.graph(net.node("Identity", h))
     x = inputs(model)
-    have = quantize(model, {"x": x}, platform="arcs").session()(x)
+    have = quantize(model, {"x": x}, platform="arcs", effort="fast").session()(x)
     assert have.shape == (2, len(x), 5)
     assert sqnr(reference(model, x), have) > 28
 
@@ -182,7 +182,7 @@ def test_packer_arguments(row, arguments):
     y, _ = layer(net, "LSTM", net.node("Transpose", "x", perm=[1, 0, 2]), 6, 5)
     turned = net.node("Transpose", y, perm=[1, 0, 2])
     model = net.graph(net.node("MatMul", turned, net.const(net.rng.standard_normal((5, 3)).astype(np.float32))))
-    found = quantize(model, {"x": inputs(model)}, platform=row)
+    found = quantize(model, {"x": inputs(model)}, platform=row, effort="fast")
     assert found.report.packer_args == arguments
 
 
@@ -205,12 +205,12 @@ def test_last_cell(direction):
     """The generic target gives it as a real tensor; the layer of a chip does not, and would stay in float."""
     model = with_cell(direction)
     x = inputs(model)
-    found = quantize(model, {"x": x}, platform="generic")
+    found = quantize(model, {"x": x}, platform="generic", effort="fast")
     have = found.session()(x)
     assert sqnr(reference(model, x), have) > 26
     np.testing.assert_array_equal(found.session()(x[3:4]), have[3:4])
     assert found.report.integer_macs == 1.0
-    report = quantize(model, {"x": x}, platform="arcs", fit=False).report
+    report = quantize(model, {"x": x}, platform="arcs", fit=False, effort="fast").report
     layers = [n for n in (*report.float_nodes, *report.host_part) if n.op_type == "LSTM"]
     assert layers
     assert all("nobody reads the last cell" in node.why for node in layers)
@@ -221,7 +221,7 @@ def test_skip(direction):
     """A layer is skipped by its name, in all its directions."""
     model = sequence("LSTM", direction)
     name = next(str(node.name) for node in model.graph if node.op_type == "LSTM")
-    report = quantize(model, {"x": inputs(model)}, platform="generic", skip=[name]).report
+    report = quantize(model, {"x": inputs(model)}, platform="generic", skip=[name], effort="fast").report
     assert report.integer_macs == 0
 
 
@@ -349,10 +349,10 @@ def test_wide_state(kind, mode, scale):
     model = classifier(kind, "forward")
     x = inputs(model)
     for settings in ({"bits": 16}, {"overrides": {f"type:{kind}": {"bits": 16}}}):
-        found = quantize(model, {"x": x}, platform="generic", mode=mode, **settings)
+        found = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast", **settings)
         layers = [n for n in found.graph.graph if n.op_type == f"{kind}Int"]
         assert {(ir.attr(n, "scale_o"), ir.attr(n, "o_bits")) for n in layers} == {(scale, 16)}
-    narrow = quantize(model, {"x": x}, platform="generic", mode=mode)
+    narrow = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast")
     want = reference(model, x)
-    wide = quantize(model, {"x": x}, platform="generic", mode=mode, bits=16, weight_bits=16)
+    wide = quantize(model, {"x": x}, platform="generic", mode=mode, bits=16, weight_bits=16, effort="fast")
     assert sqnr(want, wide.session()(x)) > sqnr(want, narrow.session()(x)) + 5  # the curves are 10 bits right

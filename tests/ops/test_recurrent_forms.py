@@ -85,7 +85,7 @@ def float_outputs(model, feeds):
 
 def agree(model, feeds, row, least=24, **settings):
     """Quantize, compare every output with the float model's, alone and in a batch, in memory and from bytes."""
-    found = quantize(model, feeds, platform=row, **settings)
+    found = quantize(model, feeds, platform=row, effort="fast", **settings)
     check_model(ir.to_proto(found.graph))
     want = float_outputs(accept(model)[0], feeds)  # onnxruntime has no batch-first layers
     session = Session(ir.from_proto(ir.to_proto(found.graph)))
@@ -215,7 +215,7 @@ def test_time_first_input(kind, batch, row):
     model = time_first_input(kind, batch)
     open_model = time_first_input(kind, "N")
     feeds = data(open_model)
-    found = quantize(model, feeds, platform=row)
+    found = quantize(model, feeds, platform=row, effort="fast")
     have = found.session().run(None, feeds)
     want = float_outputs(open_model, feeds)
     for array, (name, exact) in zip(have, want.items(), strict=True):
@@ -228,7 +228,7 @@ def test_time_first_input(kind, batch, row):
 def test_open_length():
     """Where the file leaves steps and samples open, the data's steps are taken."""
     model = time_first_input("LSTM", "N", "T")
-    found = quantize(model, {"x": data(time_first_input("LSTM", "N"))["x"]}, platform="generic")
+    found = quantize(model, {"x": data(time_first_input("LSTM", "N"))["x"]}, platform="generic", effort="fast")
     assert any("leaves sizes open" in note for note in found.report.notes)
     assert found.report.integer_macs == 1.0
 
@@ -283,7 +283,7 @@ def test_constant_states(kind, direction, how, row):
 def test_why_given_states_stay_in_float(kind):
     """Where the layer is not written out."""
     model = constant_states(kind, "repeated")
-    report = quantize(model, data(model), platform="venus", fit=False).report
+    report = quantize(model, data(model), platform="venus", fit=False, effort="fast").report
     floats = [n for n in (*report.float_nodes, *report.host_part) if n.op_type.startswith(kind)]
     assert floats
     assert all(("states start at zero" if kind == "LSTM" else "halves its state") in node.why for node in floats)
@@ -371,7 +371,7 @@ def test_reference_operators(kind, direction):
     """The plain operators give the same integers, sample by sample."""
     model = with_lengths(kind, direction, True)
     feeds = data(model, 5)
-    found = quantize(model, feeds, platform="generic")
+    found = quantize(model, feeds, platform="generic", effort="fast")
     session, plain = found.session(), ReferenceEvaluator(ir.to_proto(found.graph), new_ops=reference_ops("generic"))
     for i in range(5):
         feed = {spec.name: spec.samples(feeds[spec.name], i, i + 1) for spec in session.inputs}

@@ -91,7 +91,7 @@ def _agrees(model, platform, seed=3):
     (value,) = model.graph.inputs
     one = tuple(ir.shape(value))
     data = [{"x": np.random.default_rng([seed, n]).standard_normal(one).astype(np.float32)} for n in range(24)]
-    found = lo.quantize(ir.clone(model), data[:16], platform=platform)
+    found = lo.quantize(ir.clone(model), data[:16], platform=platform, effort="fast")
     session, source = lo.Session(found.graph), FloatRunner(model, ["y"])
     pairs = [(next(iter(source.run(feed)))[1], session.run(["y"], feed)[0]) for feed in data[16:]]
     noise = sum(float(((a - b) ** 2).sum()) for a, b in pairs)

@@ -102,7 +102,7 @@ def line():
 @pytest.mark.parametrize("build", first(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__)
 def test_networks(build, platform):
     """Every integer tensor of every small net is the same."""
-    proto = ir.to_proto(quantized(build(), platform=platform).graph)
+    proto = ir.to_proto(quantized(build(), platform=platform, effort="fast").graph)
     wrong, compared = differing(proto, platform, inputs_of(proto))
     assert compared > 8
     assert not wrong, [f"{n.op_type} {n.name}" for n in proto.graph.node if set(n.output) & set(wrong)]
@@ -123,7 +123,7 @@ def heads():
 
 def test_heads():
     """On `generic` nothing of it stays in float."""
-    proto = ir.to_proto(quantized(heads(), platform="generic").graph)
+    proto = ir.to_proto(quantized(heads(), platform="generic", effort="fast").graph)
     assert all(node.domain == "thinker" or node.op_type in RUNNABLE for node in proto.graph.node)
     assert {"LayerNormInt", "LSTMInt", "SoftmaxInt", "iqTable"} <= {node.op_type for node in proto.graph.node}
     wrong, compared = differing(proto, "generic", inputs_of(proto))

@@ -112,7 +112,7 @@ def test_branches_count_and_what_they_read_of_the_graph_around():
 def test_a_layer_that_was_changed_since_is_found(tmp_path):
     model = nets.plain()
     data = nets.samples(model, 48)
-    made = lo.quantize(model, data, platform="venus")
+    made = lo.quantize(model, data, platform="venus", effort="fast")
     graph = ir.clone(made.graph)
     conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
     bias = ir.const(conv.inputs[2]).copy()

@@ -80,7 +80,7 @@ def with_branch():
 @pytest.mark.parametrize("build", [middle, shared_by_both])
 def test_parts_compute_what_the_whole_does(build, platform):
     model = build()
-    result = quantized(model, platform=platform, parts=1)
+    result = quantized(model, platform=platform, parts=1, effort="fast")
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert len(parts.chip) == 2
     assert parts.host
@@ -89,7 +89,7 @@ def test_parts_compute_what_the_whole_does(build, platform):
 
 def test_a_branch_that_reads_what_a_part_before_wrote_leaves_the_next_part_alone():
     """The body of an If between two chip parts reads a tensor of the first; none of that is in the second."""
-    result = quantized(middle(), platform="venus", parts=1)
+    result = quantized(middle(), platform="venus", parts=1, effort="fast")
     model = ir.to_proto(result.graph)
     place, erf = next((i, n) for i, n in enumerate(model.graph.node) if n.op_type == "Erf")
     body = helper.make_graph([erf], "body", [], [helper.make_tensor_value_info(erf.output[0], 1, [1, 4, 8, 8])])
@@ -104,7 +104,7 @@ def test_a_branch_that_reads_what_a_part_before_wrote_leaves_the_next_part_alone
 
 
 def test_integers_go_from_chip_to_chip_as_they_are():
-    result = quantized(middle(), platform="venus", parts=1)
+    result = quantized(middle(), platform="venus", parts=1, effort="fast")
     first, second = parts_of(result.graph, result.platform).chip
     handed = set(first.outputs) & set(second.inputs)
     assert handed
@@ -118,7 +118,7 @@ def test_what_a_quant_writes_stays_in_the_part():
     a = net.node("Erf", net.conv("x", (4, 3, 3, 3), pads=[1] * 4), out="a")
     b = net.node("Erf", net.conv(a, (4, 4, 1, 1)))
     c = net.node("Concat", net.conv(b, (2, 4, 1, 1)), a, axis=1)
-    result = quantized(net.graph(net.conv(c, (2, 6, 1, 1), out="y")), platform="venus", parts=1)
+    result = quantized(net.graph(net.conv(c, (2, 6, 1, 1), out="y")), platform="venus", parts=1, effort="fast")
     parts = parts_of(result.graph, result.platform)
     assert [("a" in part.inputs) for part in parts.chip] == [False, True, True]
     for part in parts.chip:
@@ -126,7 +126,7 @@ def test_what_a_quant_writes_stays_in_the_part():
 
 
 def test_every_node_runs_in_the_part_that_says_so_and_names_stay():
-    result = quantized(shared_by_both(), platform="arcs", parts=1)
+    result = quantized(shared_by_both(), platform="arcs", parts=1, effort="fast")
     parts = parts_of(result.graph, result.platform)
     whole = {str(v.name) for v in ir.values(result.graph)}
     for part in parts.parts:
@@ -140,7 +140,7 @@ def test_a_chip_ready_graph_is_one_part_with_head_and_tail(platform):
     net = Net(3, 8, 8)
     out = net.node("Softmax", net.node("Flatten", net.conv(net.node("Erf", "x"), (4, 3, 3, 3))), axis=1, out="y")
     model = net.graph(out)
-    result = quantized(model, platform=platform, parts=1)
+    result = quantized(model, platform=platform, parts=1, effort="fast")
     assert result.report.chip_ready
     parts = same(result, {"x": samples(model, 1)["x"]})
     (chip,) = parts.chip
@@ -150,7 +150,7 @@ def test_a_chip_ready_graph_is_one_part_with_head_and_tail(platform):
 
 def test_a_graph_that_is_all_the_chips_is_its_own_part():
     net = Net(3, 8, 8)
-    result = quantized(net.graph(net.conv("x", (4, 3, 3, 3), out="y")), platform="venus")
+    result = quantized(net.graph(net.conv("x", (4, 3, 3, 3), out="y")), platform="venus", effort="fast")
     (part,) = parts_of(result.graph, result.platform).parts
     assert part.chip
     assert part.graph is result.graph
@@ -158,14 +158,14 @@ def test_a_graph_that_is_all_the_chips_is_its_own_part():
 
 def test_a_graph_without_integers_is_one_host_part():
     net = Net(3, 8, 8)
-    result = quantized(net.graph(net.node("Erf", "x", out="y")), platform="venus")
+    result = quantized(net.graph(net.node("Erf", "x", out="y")), platform="venus", effort="fast")
     parts = parts_of(result.graph, result.platform)
     assert [part.name for part in parts.parts] == ["host1"]
 
 
 def test_a_graph_with_control_flow_in_the_middle():
     model = with_branch()
-    result = quantized(model, platform="venus", parts=1)
+    result = quantized(model, platform="venus", parts=1, effort="fast")
     parts = same(result, {"x": samples(model, 1)["x"]})
     assert parts.chip
     assert parts.host

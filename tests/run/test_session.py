@@ -70,7 +70,7 @@ def test_a_cut_along_several_axes_from_a_file(tmp_path):
     y = net.conv("x", (4, 3, 3, 3), pads=[1] * 4)
     bounds = ([1, 2, -1], [4, 7, -9], [1, 2, 3], [1, 2, -3])
     cut = net.node("Slice", y, *(net.const(np.array(b, np.int64)) for b in bounds))
-    graph = nets.quantized(net.graph(net.conv(cut, (2, 3, 1, 1), out="y")), platform="generic").graph
+    graph = nets.quantized(net.graph(net.conv(cut, (2, 3, 1, 1), out="y")), platform="generic", effort="fast").graph
     slices = [node for node in graph.graph if node.op_type == "Slice"]
     assert len(slices) == 3
     names = [v.name for node in graph.graph for v in node.outputs] + list(graph.graph.initializers)
@@ -154,7 +154,7 @@ def fallback():
 
 def test_float_fallback():
     """Float operators between convolutions run in real numbers; the integer ones around them in integers."""
-    result = nets.quantized(fallback())
+    result = nets.quantized(fallback(), effort="fast")
     assert [n.op_type for n in result.report.float_nodes] == ["Cos", "Sin"]
     feeds = nets.samples(fallback(), 9)
     taps = {name: (array, scale) for name, array, scale in Session(result.graph).taps(feeds)}
@@ -168,7 +168,7 @@ def test_float_fallback():
 
 def test_fallback_inside_is_not_lost():
     """A tensor between two float nodes can be asked for by name."""
-    result = nets.quantized(fallback())
+    result = nets.quantized(fallback(), effort="fast")
     feeds = nets.samples(fallback(), 3)
     (a, c) = Session(result.graph).run(["a", "c"], feeds)
     np.testing.assert_allclose(c, np.cos(a), rtol=0, atol=1e-6)
@@ -189,7 +189,7 @@ def test_tensor_that_is_not_computed(branches, x):
 @pytest.mark.parametrize("platform", ("venus", "generic"))
 def test_quantized_feed(platform, x):
     """An int8 array is taken as the Quant's output: the same integers everywhere behind it."""
-    graph = nets.quantized(nets.branches(), platform=platform).graph
+    graph = nets.quantized(nets.branches(), platform=platform, effort="fast").graph
     real = {name: (array, scale) for name, array, scale in Session(graph).taps({"x": x})}
     array, _ = real["x_q"]
     for name, got, scale in Session(graph).taps({"x": array}):
@@ -207,7 +207,7 @@ def test_quantized_feed_of_another_width(branches, x):
 def test_quantized_feed_without_a_quant():
     """An input that no Quant reads cannot be fed integers."""
     net = nets.Net(3, 8, 8)
-    graph = nets.quantized(net.graph(net.conv(net.node("Sin", "x"), (4, 3, 3, 3), out="y"))).graph
+    graph = nets.quantized(net.graph(net.conv(net.node("Sin", "x"), (4, 3, 3, 3), out="y")), effort="fast").graph
     with pytest.raises(DataError, match="it feeds no Quant, or several of different scales; give real values"):
         Session(graph).run(None, {"x": np.zeros((1, 3, 8, 8), np.int8)})
 
@@ -322,7 +322,7 @@ def test_unknown_integer_operator(branches, x):
 
 def test_a_sequence_between_integers_is_one_line():
     """A Conv2dInt reads a sequence in place of what a MaxPool gives."""
-    model = ir.to_proto(nets.quantized(nets.plain()).graph)
+    model = ir.to_proto(nets.quantized(nets.plain(), effort="fast").graph)
     pool = next(node for node in model.graph.node if node.op_type == "MaxPool")
     pool.op_type = "SequenceConstruct"
     del pool.attribute[:]
@@ -334,7 +334,7 @@ def test_a_sequence_between_integers_is_one_line():
 
 def test_text_behind_integers_is_one_line():
     """Labels as text are the program's: no batch of them can be compared or joined to the last bit."""
-    model = ir.to_proto(nets.quantized(nets.plain()).graph)
+    model = ir.to_proto(nets.quantized(nets.plain(), effort="fast").graph)
     model.graph.node.append(onnx.helper.make_node("Cast", ["y"], ["label"], name="Label", to=onnx.TensorProto.STRING))
     model.graph.output.append(onnx.helper.make_tensor_value_info("label", onnx.TensorProto.STRING, None))
     with pytest.raises(ModelError, match=r"float node \w+: 'label' is text; .* tensors of numbers only"):
@@ -343,7 +343,7 @@ def test_text_behind_integers_is_one_line():
 
 def test_a_sequence_that_is_taken_apart_at_once_runs():
     """SequenceConstruct and SequenceAt side by side are one float part, which hands on a tensor."""
-    model = ir.to_proto(nets.quantized(nets.plain()).graph)
+    model = ir.to_proto(nets.quantized(nets.plain(), effort="fast").graph)
     feed = nets.samples(nets.plain(), 2)
     want = Session(ir.from_proto(model)).run(None, feed)
     at = next(i for i, node in enumerate(model.graph.node) if node.op_type == "Dequant")

@@ -38,7 +38,7 @@ def by_hand(session, pairs, inputs):
 def test_stream(row, kind):
     """Integers stay close to the float model over many calls; a reset begins anew, alone or with values."""
     model, inputs = streaming(kind), chunks(calls=8)
-    found = quantize(model, [{"x": x} for x in inputs], platform=row, state=STATES[kind])
+    found = quantize(model, [{"x": x} for x in inputs], platform=row, state=STATES[kind], effort="fast")
     assert "states are fed back over 8 calls" in found.report.notes
     session = found.session()
     stream = session.stream(STATES[kind])
@@ -73,7 +73,7 @@ def test_float_sessions_stream_too(kind):
 def test_one_stream_or_many():
     """Rows of a batch do not touch each other."""
     model, inputs = streaming("LSTM"), chunks()
-    session = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"]).session()
+    session = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast").session()
     whole, one = session.stream(STATES["LSTM"]), session.stream(STATES["LSTM"])
     for x in inputs:
         np.testing.assert_array_equal(whole.run(None, {"x": x})[0][2:3], one.run(None, {"x": x[2:3]})[0])
@@ -134,14 +134,14 @@ def test_calls_without_an_end(monkeypatch):
         unrolled(model, endless, STATES["GRU"])
     assert unrolled(model, endless, STATES["GRU"], limit=8).number == 4
     assert unrolled(model, [{"x": x}] * 6, STATES["GRU"], limit=8).number == 6
-    made = quantize(model, endless, platform="generic", state=STATES["GRU"], limit=8)
+    made = quantize(model, endless, platform="generic", state=STATES["GRU"], limit=8, effort="fast")
     assert "states are fed back over 4 calls" in made.report.notes
 
 
 def test_calibration_over_calls_matters():
     """A state that builds up over calls gets a scale that holds it; samples by themselves would not show it."""
     model, inputs = streaming("LSTM"), chunks(calls=6)
-    fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"])
+    fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast")
     alone = [{"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)} for x in inputs]
     seen = {
         kind: unrolled(model, calls, STATES["LSTM"]).items[0]["h"]
@@ -156,7 +156,7 @@ def test_calibration_over_calls_matters():
 def test_one_call_is_told_of():
     """A file of samples is one call of many streams."""
     model = streaming("GRU")
-    notes = quantize(model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"]).report.notes
+    notes = quantize(model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"], effort="fast").report.notes
     assert any("hold one call" in note for note in notes)
 
 
@@ -202,7 +202,7 @@ def test_command_line(tmp_path):
 def test_without_data():
     """Synthetic calls feed states back, too, and names are checked."""
     model = streaming("LSTM")
-    notes = quantize(model, platform="generic", state=STATES["LSTM"]).report.notes
+    notes = quantize(model, platform="generic", state=STATES["LSTM"], effort="fast").report.notes
     assert "states are fed back over 4 calls" in notes
     with pytest.raises(ConfigError, match="no output 'h_ou'"):
         quantize(model, platform="generic", state={"h_ou": "h"})

@@ -57,7 +57,7 @@ def types(proto):
 @pytest.mark.parametrize("build", first(2, NETS), ids=lambda f: f.__name__)
 def test_what_quantize_writes(build, platform, tmp_path):
     """From a file, from memory, and by ONNX's own checker; inference finds the types and sizes that were declared."""
-    model = quantized(build(), platform=platform)
+    model = quantized(build(), platform=platform, effort="fast")
     path = tmp_path / "net.onnx"
     model.save(path)
     lo.check_model(path)
@@ -88,7 +88,7 @@ def test_float_fallbacks(platform):
     """Layers left in float, and what stands between them."""
     model = NETS[0]()
     skip = [str(node.name) for node in model.graph if node.op_type == "Conv"][1:]
-    graph = quantized(model, platform=platform, skip=skip).graph
+    graph = quantized(model, platform=platform, skip=skip, effort="fast").graph
     assert any(node.op_type == "Conv" for node in graph.graph)
     lo.check_model(graph)
 
@@ -140,7 +140,7 @@ def test_exemptions_are_needed(op_type):
 
 def test_other_names():
     """Names of other generations are checked as today's; the model given stays as it was."""
-    proto = ir.to_proto(quantized(NETS[0](), platform="venus").graph)
+    proto = ir.to_proto(quantized(NETS[0](), platform="venus", effort="fast").graph)
     node = node_of(proto, "Conv2dInt")
     node.op_type, node.domain = "QConv2d", "linger"
     next(a for a in node.attribute if a.name == "strides").name = "stride"
@@ -159,7 +159,7 @@ def test_other_names():
 @pytest.fixture
 def proto():
     """A small quantized net."""
-    return ir.to_proto(quantized(NETS[0](), platform="venus").graph)
+    return ir.to_proto(quantized(NETS[0](), platform="venus", effort="fast").graph)
 
 
 def refused(proto, match, plain=True):
