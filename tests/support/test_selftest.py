@@ -14,7 +14,6 @@ def test_all_equal_here():
     assert tested.integers > 10_000
 
 
-@pytest.mark.slow
 def test_one_wrong_integer_is_found(monkeypatch):
     def wrong(target):
         classes = reference_ops(target)

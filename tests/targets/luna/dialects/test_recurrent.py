@@ -76,6 +76,14 @@ def test_layers_of_the_first_generation(seed, scale_o):
     same(got["y"], training.gru(x.tolist(), *arrays, (1, 0), q, 8, (q - 5, 8), 27, "q7", "venus", True)[0])
 
 
+@pytest.mark.parametrize("forward", (True, False))
+def test_one_example_of_each_layer(forward):
+    """One example of each of the three laws above, on one chip: each further kernel takes long to compile."""
+    test_lstm.hypothesis.inner_test(1, "venus", forward)
+    test_gru.hypothesis.inner_test(2, "venus", forward)
+    test_layers_of_the_first_generation.hypothesis.inner_test(3, 64.0 if forward else 16.0)
+
+
 def test_a_layer_that_says_two_things():
     """The training side leaves the output at scale_h, the file says scale_o: no answer is the file's meaning."""
     x, held = layer(0, 4)
