@@ -183,6 +183,7 @@ def test_the_report_tells_what_is_not_known(tmp_path):
     x = RNG.standard_normal((12, 8, 4)).astype(np.float32) + np.eye(8, 4, dtype=np.float32) * 5
     np.savez(tmp_path / "x.npz", x=x)
     words = ["quantize", str(tmp_path / "net.onnx"), "--calib", str(tmp_path / "x.npz"), "--platform", "generic"]
+    words += ["--effort", "fast"]
     shown = CliRunner().invoke(main, words)
     assert shown.exit_code == 0, shown.output
     report = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
@@ -195,7 +196,9 @@ def test_the_report_tells_what_is_not_known(tmp_path):
 def test_a_report_without_unknowns_is_as_it_was():
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }'
     net = ir.from_proto(onnx.parser.parse_model(text))
-    report = lo.quantize(net, {"x": RNG.standard_normal((8, 4)).astype(np.float32)}, platform="generic", effort="fast").report
+    report = lo.quantize(
+        net, {"x": RNG.standard_normal((8, 4)).astype(np.float32)}, platform="generic", effort="fast"
+    ).report
     assert report.unknown_macs == {}
     assert report.macs_text == "100.0 %"
 

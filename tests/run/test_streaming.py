@@ -73,7 +73,9 @@ def test_float_sessions_stream_too(kind):
 def test_one_stream_or_many():
     """Rows of a batch do not touch each other."""
     model, inputs = streaming("LSTM"), chunks()
-    session = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast").session()
+    session = quantize(
+        model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast"
+    ).session()
     whole, one = session.stream(STATES["LSTM"]), session.stream(STATES["LSTM"])
     for x in inputs:
         np.testing.assert_array_equal(whole.run(None, {"x": x})[0][2:3], one.run(None, {"x": x[2:3]})[0])
