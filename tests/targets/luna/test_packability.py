@@ -126,10 +126,10 @@ def spoil(op_type, attribute, value):
 
 
 def retype(index, dtype):
-    """Return a change of the type of input `index` of the first convolution."""
+    """Return a change of the type of input `index` of the first convolution that has one."""
 
     def change(model):
-        node = next(n for n in model.graph.node if n.op_type == "Conv2dInt")
+        node = next(n for n in model.graph.node if n.op_type == "Conv2dInt" and len(n.input) > index)
         tensor = next(t for t in model.graph.initializer if t.name == node.input[index])
         tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(dtype), tensor.name))
 
