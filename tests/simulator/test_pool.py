@@ -35,7 +35,10 @@ def test_max_pool(seed, window, dilations, dtype, extremes):
 
 @more
 @given(
-    SEEDS, windows(), rescales(shifts=(-2, 6), bits=(8, 16)), st.sampled_from(some(2, [np.int8, np.int16, np.int32]))
+    SEEDS,
+    windows(),
+    rescales(shifts=(-2, 6), bits=some(1, (8, 16))),
+    st.sampled_from(some(2, [np.int8, np.int16, np.int32])),
 )
 def test_average(seed, window, rescale, dtype):
     kernel, strides, pads, ceil_mode = window

@@ -23,7 +23,7 @@ from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
 HERE = [one.name for one in ROWS if runs_here(one)]
 WAYS = [Rescale.from_shift(9, 8), Rescale.from_ratio(0.0021, 8), Rounded(6, 8, RoundingMode.HALF_EVEN),
         Rescale.from_shift(0, 32), Rescale.from_shift(3, 16), Rescale.from_ratio(2.0**-30, 16)]  # fmt: skip
-RESCALES = some(3, WAYS)
+RESCALES = some(2, WAYS)
 
 #: Of a convolution: channels, outputs, kernel, stride, groups, pads, dilation. Ragged on purpose.
 WINDOWS = [

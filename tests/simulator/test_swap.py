@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from simulator._swap import swap, turn
 from simulator.native import Loop
+from tests.examples import some
 from tests.simulator.helpers import SEEDS, few
 
 _SIZES = st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 33, 64]))
+KINDS = some(4, [np.int8, np.int16, np.int32, np.float32, np.float64])
 
 
 def transposed(x):
@@ -26,7 +28,7 @@ def drawn(seed, shape, kind):
 
 
 @few
-@given(SEEDS, st.integers(1, 3), _SIZES, _SIZES, st.sampled_from([np.int8, np.int16, np.int32, np.float32, np.float64]))
+@given(SEEDS, st.integers(1, 3), _SIZES, _SIZES, st.sampled_from(KINDS))
 def test_every_number_goes_to_its_place(seed, samples, rows, columns, kind):
     x = drawn(seed, (samples, rows, columns), kind)
     around = np.zeros(x.size + 64, kind)  # nothing is written behind the end
