@@ -8,9 +8,9 @@
 TREE is a clone with an environment in `.venv` that imports its packages from there. `probe` changes
 the clone, so that a test run in it writes who executes which mutant into FOLDER. `run` applies one
 mutant at a time, runs the tests that execute it, those of the mutant's own package and the shortest
-first, and stops at the first failure; each TREE serves one mutant at a time. `--all` runs every test
-of the tier instead, for mutants that survived. The journal has one line per mutant and suite, and a
-second `run` continues it.
+first, as many as take `--budget` seconds, and stops at the first failure; each TREE serves one mutant
+at a time. `--all` runs every test of the tier instead, for mutants that survived. The journal has one
+line per mutant and suite, and a second `run` continues it.
 
 A mutant is *killed* by a failed assertion or a wrong error. An error while a test file is imported or collected is
 counted apart (`import`), and so is a test that ran out of time (`timeout`).
@@ -72,6 +72,17 @@ def order_tests(tests: Iterable[str], mutant: Mutant, seconds: Mapping[str, floa
     """Sort tests: those of the mutant's package first, then the shortest."""
     folder = f"tests/{TEST_FOLDERS.get(mutant.package, mutant.package)}/"
     return sorted(tests, key=lambda test: (not test.startswith(folder), seconds.get(test, 1.0), test))
+
+
+def cut_tests(tests: Sequence[str], seconds: Mapping[str, float], budget: float) -> list[str]:
+    """Return the first tests that take no more than `budget` seconds together."""
+    total, chosen = 0.0, []
+    for test in tests:
+        total += seconds.get(test, 1.0)
+        if total > budget:
+            break
+        chosen.append(test)
+    return chosen
 
 
 def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tuple[str, str]:
@@ -161,8 +172,10 @@ def run_mutants(options: argparse.Namespace) -> None:
             except queue.Empty:
                 return
             covering = {test for test in hits.get(mutant.number, ()) if test in seconds}
-            tests = order_tests(covering, mutant, seconds)
+            ordered = order_tests(covering, mutant, seconds)
+            tests = cut_tests(ordered, seconds, options.budget)
             row = judge_mutant(tree, mutant, tests, seconds, options)
+            row["left_out"] = len(ordered) - len(tests)
             with lock, JOURNAL.open("a") as journal:
                 journal.write(json.dumps(row) + "\n")
                 print(
@@ -213,7 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run.add_argument("--size", default="all")
     run.add_argument("--only", type=int, nargs="*")
     run.add_argument("--all", action="store_true")
-    run.add_argument("--limit", type=float)
+    run.add_argument("--limit", type=float, help="seconds after which the tests of a mutant are stopped")
+    run.add_argument("--budget", type=float, default=120.0, help="seconds of tests for a mutant; the rest is left out")
     commands.add_parser("table")
     options = parser.parse_args(arguments)
     if options.command == "draw":
