@@ -9,6 +9,8 @@ from lingeronnx.graph import ir
 from tests import nets
 from tests.examples import first
 
+pytestmark = pytest.mark.smoke
+
 
 def attributes(node):
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.helpers import CALIB, DIGITS, GAP, TEST, TINY, Here, write_model
 
+pytestmark = pytest.mark.smoke
+
 
 def test_quantize_the_whole_output(here: Here) -> None:
     text = here.good("quantize", "tiny.onnx", "--calib", "calib.npz", "--eval", "test.npz", "--save-plan", "plan.json")

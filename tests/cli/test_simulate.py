@@ -15,6 +15,8 @@ from lingeronnx.run import dump
 from lingeronnx.run.session import Session
 from tests.cli.helpers import CALIB, DIGITS, TEST, Here, samples
 
+pytestmark = pytest.mark.smoke
+
 
 def test_simulate_the_whole_output(quant: Here) -> None:
     text = quant.good("simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--limit", "3")

@@ -30,6 +30,8 @@ from simulator.native import Loop
 from tests.naive import fixed as naive
 from tests.simulator.helpers import more, triple
 
+pytestmark = pytest.mark.smoke
+
 
 @jit
 def applied(form, acc, out):

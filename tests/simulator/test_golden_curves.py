@@ -17,6 +17,8 @@ from simulator.lut import piecewise
 from simulator.machine import Spec
 from tests.simulator.helpers import run
 
+pytestmark = pytest.mark.smoke
+
 HERE = Path(__file__).resolve()
 Q15 = Rescale.from_shift(0, 32)
 
