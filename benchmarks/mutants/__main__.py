@@ -7,10 +7,10 @@
 
 TREE is a clone with an environment in `.venv` that imports its packages from there. `probe` changes
 the clone, so that a test run in it writes who executes which mutant into FOLDER. `run` applies one
-mutant at a time, runs the tests that execute it, those of the mutant's own package and the shortest
-first, as many as take `--budget` seconds, and stops at the first failure; each TREE serves one mutant
-at a time. `--all` runs every test of the tier instead, for mutants that survived. The journal has one
-line per mutant and suite, and a second `run` continues it.
+mutant at a time, runs the tests that execute it, those of its module and the shortest first, as many
+as take `--budget` seconds, and stops at the first failure; each TREE serves one mutant at a time.
+`--all` runs every test of the tier instead, for mutants that survived. The journal has one line per
+mutant and suite, and a second `run` continues it.
 
 A mutant is *killed* by a failed assertion or a wrong error. An error while a test file is imported or collected is
 counted apart (`import`), and so is a test that ran out of time (`timeout`).
@@ -39,8 +39,6 @@ from .sites import Mutant, apply_mutant, draw_mutants, instrument
 HERE = Path(__file__).parent
 MUTANTS = HERE / "mutants.json"
 JOURNAL = HERE / "journal.jsonl"
-#: Folder of tests of a package whose folder has another name.
-TEST_FOLDERS = {"core": "api", "demo": "api"}
 
 
 def read_mutants() -> list[Mutant]:
@@ -69,9 +67,16 @@ def read_times(path: Path) -> dict[str, float]:
 
 
 def order_tests(tests: Iterable[str], mutant: Mutant, seconds: Mapping[str, float]) -> list[str]:
-    """Sort tests: those of the mutant's package first, then the shortest."""
-    folder = f"tests/{TEST_FOLDERS.get(mutant.package, mutant.package)}/"
-    return sorted(tests, key=lambda test: (not test.startswith(folder), seconds.get(test, 1.0), test))
+    """Sort tests: those of the mutant's module first, then those of folders near it, and the shortest."""
+    source = Path(mutant.path)
+    folders = source.parts[:-1] if source.parts[0] == "simulator" else source.parts[1:-1]
+
+    def rank(test: str) -> tuple[bool, int, float, str]:
+        path = Path(test.partition("::")[0])
+        common = os.path.commonprefix([folders, path.parts[1:-1]])
+        return path.stem != f"test_{source.stem}", -len(common), seconds.get(test, 1.0), test
+
+    return sorted(tests, key=rank)
 
 
 def cut_tests(tests: Sequence[str], seconds: Mapping[str, float], budget: float) -> list[str]:
