@@ -15,6 +15,7 @@ from lingeronnx.cli import main
 from lingeronnx.graph import ir
 from lingeronnx.ops.macs import known_macs, macs
 from tests import nets
+from tests.each import check_each
 from tests.examples import examples
 
 RNG = np.random.default_rng(0)
@@ -123,11 +124,13 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_counts(name):
-    text, constants, count = COUNTS[name]
-    found = node(text, **constants)
-    assert known_macs(found) == macs(found) == count
+def test_counts():
+    def check(name):
+        text, constants, count = COUNTS[name]
+        layer = node(text, **constants)
+        assert known_macs(layer) == macs(layer) == count
+
+    check_each(check, COUNTS)
 
 
 UNKNOWN = {

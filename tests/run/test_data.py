@@ -8,6 +8,7 @@ import pytest
 
 from lingeronnx.errors import DataError
 from lingeronnx.run.data import Data, InputSpec
+from tests.each import check_each
 
 F32 = np.dtype(np.float32)
 ONE = [InputSpec("image", (None, 2, 3), F32)]
@@ -207,12 +208,15 @@ ERRORS = (
 )
 
 
-@pytest.mark.parametrize("source, specs, message", ERRORS)
-def test_errors(source, specs, message):
+def test_errors():
     """One line: what, where, the value, the remedy."""
-    with pytest.raises(DataError, match=message) as caught:
-        gathered(Data(source, specs))
-    assert "\n" not in str(caught.value)
+
+    def check(source, specs, message):
+        with pytest.raises(DataError, match=message) as caught:
+            gathered(Data(source, specs))
+        assert "\n" not in str(caught.value)
+
+    check_each(check, ERRORS)
 
 
 @pytest.mark.parametrize("content", (b"", b"PK\x03\x04 cut off", b"\x93NUMPY\x01\x00"))

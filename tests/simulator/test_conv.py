@@ -29,7 +29,7 @@ def convolutions(draw):
     size = [max(draw(st.integers(1, 6)), d * (k - 1) + 1) for k, d in zip(kernel, dilations, strict=True)]
     dtypes = draw(
         st.sampled_from(
-            some(5, [(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)])
+            some(4, [(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)])
         )
     )
     extremes = draw(st.booleans())
