@@ -7,6 +7,8 @@ says how many.
 Python's garbage collector runs as seldom as in the commands (`lingeronnx.cli`), and never looks at objects from before
 the first test.
 
+A module's random generator `RNG` starts each test in the same state, so that no test depends on those before it.
+
 One process runs a file. The files with the most tests come first, so that no process is left alone with a long one.
 """
 
@@ -26,6 +28,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
+    "pytest_runtest_setup",
     "pytest_terminal_summary",
     "pytest_unconfigure",
 ]
@@ -36,6 +39,7 @@ gc.set_threshold(100_000)
 
 _ARTEFACTS = "LINGERONNX_TEST_ARTEFACTS"
 _own_folder = pytest.StashKey[str]()
+_generator_states = pytest.StashKey[dict]()
 
 
 def pytest_configure(config):
@@ -58,4 +62,13 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=dropped)
     size = Counter(item.path for item in kept)
     items[:] = sorted(kept, key=lambda item: (-size[item.path], item.path))
+    generators = {item.module: item.module.RNG for item in items if hasattr(getattr(item, "module", None), "RNG")}
+    config.stash[_generator_states] = {module: rng.bit_generator.state for module, rng in generators.items()}
     gc.freeze()
+
+
+def pytest_runtest_setup(item):
+    """Put the random generator of the test's module back to the state after the import."""
+    state = item.config.stash[_generator_states].get(getattr(item, "module", None))
+    if state is not None:
+        item.module.RNG.bit_generator.state = state

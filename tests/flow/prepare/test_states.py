@@ -191,7 +191,7 @@ def _detector() -> ir.Graph:
 
 
 def test_decoding_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
-    x = {"x": RNG.standard_normal((128, 4)).astype(np.float32)}
+    x = {"x": np.random.default_rng(0).standard_normal((128, 4)).astype(np.float32)}
     best = lo.quantize(_detector(), x, platform="generic")
     fast = lo.quantize(_detector(), x, platform="generic", effort="fast")
     assert {"exp", "size", "boxes"} <= {node.node for node in best.report.host_part}
