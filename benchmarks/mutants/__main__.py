@@ -12,8 +12,9 @@ as take `--budget` seconds, and stops at the first failure; each TREE serves one
 `--all` runs every test of the tier instead, for mutants that survived. The journal has one line per
 mutant and suite, and a second `run` continues it.
 
-A mutant is *killed* by a failed assertion or a wrong error. An error while a test file is imported or collected is
-counted apart (`import`), and so is a test that ran out of time (`timeout`).
+A mutant is *killed* by a failed assertion or a wrong error of a test that passes without the mutant. An error while a
+test file is imported or collected is counted apart (`import`), and so are a process that ends by a signal (`crash`) and
+tests that run out of time (`timeout`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def read_times(path: Path) -> dict[str, float]:
     """Read the seconds of each test from pytest's XML report, by node id."""
     seconds: dict[str, float] = {}
     for case in ElementTree.parse(path).iter("testcase"):
-        name = case.get("classname", "").replace(".", "/") + ".py::" + case.get("name", "")
+        name = name_test(case)
         seconds[name] = seconds.get(name, 0.0) + float(case.get("time", 0))
     return seconds
 
@@ -90,10 +91,10 @@ def cut_tests(tests: Sequence[str], seconds: Mapping[str, float], budget: float)
     return chosen
 
 
-def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tuple[str, str]:
-    """Run tests of a clone until the first failure; return the outcome and the test that failed.
+def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tuple[str, str, str]:
+    """Run tests of a clone until the first failure; return the outcome, the test that failed and its message.
 
-    tests : node ids; none of them means all tests of the size.
+    tests : node ids; none of them means all tests of the tier.
     """
     with tempfile.TemporaryDirectory() as folder:
         names, report = Path(folder) / "tests.txt", Path(folder) / "report.xml"
@@ -115,48 +116,80 @@ def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tu
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return "timeout", ""
+            return "timeout", "", ""
+        last_line = output.strip().splitlines()[-1][:150] if output.strip() else ""
         if process.returncode == 0:
-            return "survived", ""
+            return "survived", "", ""
+        if process.returncode < 0 or "Fatal Python error" in output:
+            return "crash", "", f"signal {-process.returncode}"
         if process.returncode != 1:
-            return "import", output.strip().splitlines()[-1][:200]
-        failure = read_failure(report)
-    return ("killed", failure) if failure else ("import", output.strip().splitlines()[-1][:200])
+            return "import", "", last_line
+        test, message = read_failure(report)
+    return ("killed", test, message) if test else ("import", "", last_line)
 
 
-def read_failure(report: Path) -> str:
-    """Read the first failed test and its message from pytest's XML report; an empty text if none failed."""
+def read_failure(report: Path) -> tuple[str, str]:
+    """Read the first failed test and its message from pytest's XML report; empty texts if none failed."""
     for case in ElementTree.parse(report).iter("testcase"):
         for problem in case:
             if problem.tag in ("failure", "error"):
-                message = (problem.get("message") or "").partition("\n")[0]
-                return f"{case.get('classname')}::{case.get('name')}: {message[:150]}"
-    return ""
+                return name_test(case), (problem.get("message") or "").partition("\n")[0][:150]
+    return "", ""
+
+
+def name_test(case: ElementTree.Element) -> str:
+    """Return the node id of a test of pytest's XML report."""
+    return case.get("classname", "").replace(".", "/") + ".py::" + case.get("name", "")
 
 
 def judge_mutant(
     tree: Path, mutant: Mutant, tests: list[str], seconds: Mapping[str, float], options: argparse.Namespace
 ) -> dict[str, object]:
-    """Apply a mutant to a clone, run its tests, restore the clone; return a row of the journal."""
-    before = apply_mutant(tree, mutant)
+    """Apply a mutant to a clone, run its tests, restore the clone; return a row of the journal.
+
+    A kill counts if the test also fails alone with the mutant, and passes alone without it. A test that fails for
+    another reason, such as the order of the tests, is left out and the others go on.
+    """
     began = time.monotonic()
     limit = options.limit or 120 + 5 * sum(seconds.get(test, 1.0) for test in tests)
-    try:
-        if options.all or tests:
-            outcome, failed = run_tests(tree, [] if options.all else tests, options.size, limit)
-        else:
-            outcome, failed = "survived", "no test executes it"
-    finally:
-        (tree / mutant.path).write_text(before)
+    outcome, test, message = ("survived", "", "") if tests else ("survived", "", "no test executes it")
+    unsound: list[str] = []
+    while options.all or tests:
+        outcome, test, message = run_mutated(tree, mutant, [] if options.all else tests, options.size, limit)
+        if outcome != "killed" or is_sound_kill(tree, mutant, test, options.size):
+            break
+        unsound.append(test)
+        tests = [other for other in tests if other != test]
+        outcome, test, message = "survived", "", ""
+        if options.all:
+            break
     return {
         "mutant": mutant.number,
         "suite": options.suite,
         "all": options.all,
         "tests": len(tests),
         "outcome": outcome,
-        "test": failed,
+        "test": test,
+        "message": message,
+        "unsound": unsound,
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def run_mutated(tree: Path, mutant: Mutant, tests: Sequence[str], size: str, seconds: float) -> tuple[str, str, str]:
+    """Run tests with the mutant applied, and restore the clone."""
+    before = apply_mutant(tree, mutant)
+    try:
+        return run_tests(tree, tests, size, seconds)
+    finally:
+        (tree / mutant.path).write_text(before)
+
+
+def is_sound_kill(tree: Path, mutant: Mutant, test: str, size: str) -> bool:
+    """Whether a test fails alone with the mutant and passes alone without it."""
+    mutated, _, _ = run_mutated(tree, mutant, [test], size, 300)
+    original, _, _ = run_tests(tree, [test], size, 300)
+    return mutated == "killed" and original == "survived"
 
 
 def run_mutants(options: argparse.Namespace) -> None:
