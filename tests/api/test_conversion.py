@@ -57,6 +57,7 @@ def curves():
     return net.graph(net.conv(net.node("Sigmoid", a), (4, 8, 1, 1), out="y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize("net", first(2, NETS), ids=lambda net: net.__name__)
 def test_there_and_back(net, platform):

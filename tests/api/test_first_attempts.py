@@ -114,6 +114,7 @@ TABLE = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TABLE)
 def test_first_attempt(name, tmp_path, monkeypatch):
     text, held, data, options, words = TABLE[name]
@@ -218,6 +219,7 @@ _RELATIVES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ["generic", "venus"])
 @pytest.mark.parametrize("name", _RELATIVES)
 def test_relatives(name, platform):

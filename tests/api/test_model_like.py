@@ -30,6 +30,7 @@ def quantized():
     return nets.quantized(FLOAT)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_takes_a_model_in_every_form(call, quantized, tmp_path) -> None:
     ir.save(quantized.graph, tmp_path / "net.onnx")

@@ -128,6 +128,7 @@ def samples(name):
     return {"x": np.random.default_rng(5).standard_normal((24, *size)).astype(np.float32)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
 @pytest.mark.parametrize("name", TABLE)
 def test_pattern(name, target):

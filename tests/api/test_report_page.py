@@ -94,6 +94,7 @@ def test_quantize_writes_it_too(files, tmp_path):
     assert "give --eval DATA or --calib DATA" in wrong.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -142,6 +142,7 @@ def test_mistakes_found_before_any_work_get_one_line_and_leave_no_file(here: Her
     check_each(partial(check_mistake, here), EARLY_MISTAKES)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "args, words", LATE_MISTAKES, ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None
 )

@@ -178,6 +178,7 @@ def planted(device, clean, x, fault):
     return device.run({"input": x[:1]}, {tensor: wrong}), wrong
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(fault, marks=pytest.mark.slow if i % 6 else (), id=fault[0]) for i, fault in enumerate(FAULTS)],
@@ -227,6 +228,7 @@ def test_a_stale_state(tmp_path):
 # ---- other ways to see a device --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("index", (0, 2, 9, 14))
 def test_checksums(device, clean, digits, index, tmp_path):
     """A board's log is enough for the layer, and for causes that give exactly its bytes."""
@@ -427,6 +429,7 @@ UNFORESEEN = (
 )  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", UNFORESEEN, ids=[name for name, *_ in UNFORESEEN])
 def test_unforeseen_faults(device, clean, digits, fault, tmp_path):
     """The layer is right, and the pattern is told as a guess."""

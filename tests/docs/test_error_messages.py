@@ -58,6 +58,7 @@ def test_the_catalogue_is_whole():
     assert len(rows) == len(different)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     [

@@ -96,6 +96,7 @@ def test_the_folders_are_whole():
 # ---- graphs --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", INTEGER, ids=name)
 def test_a_graph_gives_the_same_integers(path, tmp_path):
     """Every tensor, in both generations' names; `Session` gives the same outputs."""
@@ -109,6 +110,7 @@ def test_a_graph_gives_the_same_integers(path, tmp_path):
     same(floats, {output: expected[output] for output in names if output in expected})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", CONVERTED, ids=name)
 def test_a_converted_graph_goes_back(path, tmp_path):
     """The other generation's, QDQ and QOperator files become the graph they were made of: the same integers."""
@@ -123,6 +125,7 @@ def test_a_converted_graph_goes_back(path, tmp_path):
     same(found, {output: expected[output] for output in outputs})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", INTEGER, ids=name)
 def test_check_judges(path):
     """What was for a platform is for it still; whether it is right may be judged anew."""

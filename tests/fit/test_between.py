@@ -187,6 +187,7 @@ def test_a_clip_at_an_end_stays():
     assert fit(between("Clip(s, k)", k=np.float32(0.3)), GENERIC) == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ends", [(-0.4, None), (0.1, None), (None, 0.5), (-0.3, 0.6)])
 def test_a_clip_behind_an_activation_is_an_integer_on_a_chip(ends):
     """As keras writes ``maximum(leaky_relu(x), -0.4)``."""

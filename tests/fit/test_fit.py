@@ -79,6 +79,7 @@ def test_the_first_convolution_of_keyword_spotting():
     mends(model, ARCS, ["Conv", "Slice", "Conv", "Add"])  # which has no Pad, and needs none
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "shape, weight, attributes, left",
     [
@@ -114,6 +115,7 @@ def split_left(model, left):
     return mends(model, VENUS, ops(copy))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_split_kernel_of_any_size(seed):
     """Law: whatever the sizes, what is rewritten computes the same, and is within the kernel's limits."""

@@ -89,6 +89,7 @@ def test_groups_of_transposed_convolutions_stay():
     assert not any("phases" in entry.what for entry in fit(model, ARCS))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", (*CHIPS, "generic"))
 @pytest.mark.parametrize("sizes", ((4, 2, (1, 1)), (3, 2, (1, 1), 1), (2, 2, (0, 0)), (16, 8, (4, 4)), (3, 1, (1, 1))))
 def test_transposed_convolutions_of_lines(sizes, platform):
@@ -114,6 +115,7 @@ def long_kernel(kernel, *, group=1, stride=1):
     return net.graph(net.conv(b, (3, 6, 1), out="y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize("kernel, group, stride", ((7, 1, 1), (9, 1, 1), (9, 6, 1), (9, 1, 2)))
 def test_long_kernels_of_lines(kernel, group, stride, platform):
@@ -155,6 +157,7 @@ def permuted(perm, width=200):
     return net.graph(net.node("Relu", net.node("MatMul", rows, weight), out="y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("perm", ([0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 2, 1], [0, 1, 3, 2], [0, 2, 1, 3]))
 def test_large_permutations_on_venus(perm, monkeypatch):
     """In parts of 65,536 bytes at most, with the integers of the permutation in one piece."""

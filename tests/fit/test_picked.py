@@ -84,6 +84,7 @@ def test_many_runs_stay():
     assert fitted(sliced([3], [-1], [-(1 << 40)], [-1], size=(2, 17))) == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize(
     "make",

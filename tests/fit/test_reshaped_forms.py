@@ -46,6 +46,7 @@ def net_of(kind, rank, image=False):
     return net.graph(net.linear(net.node("Relu", flat), (size, 3), out="y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", (*CHIPS, "generic"))
 @pytest.mark.parametrize("rank", SHAPES)
 @pytest.mark.parametrize("kind", ("leaky", "prelu", "prelu_one", "norm"))

@@ -67,6 +67,7 @@ def test_a_dilated_kernel_with_a_stride():
     np.testing.assert_allclose(have, want, rtol=0, atol=5e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(
     "kernel, stride, pad, size, group, what",

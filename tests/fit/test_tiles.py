@@ -23,6 +23,7 @@ def test_a_wide_map_in_columns():
     assert (done[0].what, done[0].cost) == ("Conv on a map of 24x40x33 in 3 tiles side by side", "exact")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(12))
 def test_tiles_of_any_size(seed):
     """Law: whatever kernel, stride and padding, the tiles together are the whole."""

@@ -57,6 +57,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", CHIPS)
 @pytest.mark.parametrize("name", MODELS)
 def test_same_function(name, row):

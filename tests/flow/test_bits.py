@@ -40,6 +40,7 @@ def storage(bits):
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bits, weight_bits", WIDTHS)
 def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
@@ -79,6 +80,7 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
     assert np.array_equal(seen["y"], (y.astype(np.float64) / f32(last, "scale_o")).astype(np.float32))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bits", (4, 16))
 @pytest.mark.parametrize("net", first(2, nets.NETS), ids=lambda net: net.__name__)
 def test_every_net_and_the_plan_round_trip(net, bits):

@@ -44,6 +44,7 @@ def in_rows():
     return net.graph("y")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("build", (doubled, passed_by, clipped_twice, in_rows))
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_clip_between_layers_is_composed(build, chip):

@@ -45,6 +45,7 @@ def inserted(result):
 # ---- law 3: the graph's attributes are the plan ----------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings",
     ({}, {"platform": "generic"}, {"platform": "generic", "mode": "max-value"}),
@@ -82,6 +83,7 @@ def test_plan_survives_json():
 # ---- law 1: names ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("net", nets.NETS, ids=lambda net: net.__name__)
 def test_names(net):
     """Law: inputs, outputs and surviving tensors keep their names; at a border the integer one is ``name_q``."""

@@ -178,6 +178,7 @@ def selected(**settings):
     return nets.quantized(nets.residual(), effort="fast", **settings)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "selector, names",
     (

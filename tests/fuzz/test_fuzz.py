@@ -171,6 +171,7 @@ def made(checked):
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("check", SPOILED)
 def test_a_check_can_fail(check, made):
     """Each one finds what was spoiled for it in a net that is right."""

@@ -79,6 +79,7 @@ def _feeds(count=12, seed=5):
     return [{"x": rand(1, 3, 4, 4, seed=seed + n)} for n in range(count)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ("generic", pytest.param("venus", marks=pytest.mark.slow)))
 @pytest.mark.parametrize("name", TAILS)
 def test_the_host_has_it(name, platform, tmp_path):

@@ -21,6 +21,7 @@ def bad(found):
     return f"{found['kind']} {found['where']}\n{found['text']}" if found["kind"] in calls.BAD else ""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LISTED)
 def test_listed(name, tmp_path, monkeypatch):
     """Cases that people thought of."""

@@ -71,6 +71,7 @@ def test_old_forms(name):
     assert raise_opset(found).changes == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("opset", (9, 10, 11, 12, 13, 15, 18, 21, onnx.defs.onnx_opset_version()))
 def test_one_network_in_every_opset(opset, tmp_path):
     """A convolutional net as each opset writes it is the same integer graph."""

@@ -21,6 +21,7 @@ def test_the_files_are_there():
     assert sum("script" in path.name for path in FILES) == 7
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_exported(path):
     """All of it in integers, whatever the exporter made of it; batches of 4 take any number of samples."""
@@ -33,6 +34,7 @@ def test_exported(path):
     assert found.session()(data[:3]).shape == (3, 4 if path.name.startswith("small") else 3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [target for target in PLATFORMS if target.packs], ids=lambda target: target.name)
 def test_a_recurrent_layer_with_the_batch_first(target):
     """The newer exporter reckons the sizes behind it from a tensor whose batch is on axis 1."""

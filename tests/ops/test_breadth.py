@@ -235,6 +235,7 @@ def sqnr(want, got):
     return 10 * np.log10(np.mean(np.square(want)) / np.mean(np.square(want - got)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", first(2, sorted(ROWS, key="generic venus arcs venusA".index)))
 @pytest.mark.parametrize("case", CASES)
 def test_operator(case, platform):
@@ -251,6 +252,7 @@ def test_operator(case, platform):
     assert sqnr(want, got) > 20
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ROWS)
 @pytest.mark.parametrize("net", first(2, NETS), ids=lambda net: net.__name__)
 def test_families(net, platform):

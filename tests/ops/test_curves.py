@@ -79,6 +79,7 @@ OPSET_20 = {"Gelu": 20, "Mish": 18}
 SINGLE = sorted(kind for kind in FUNCTIONS if kind not in ("Relu", "Swish"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", ("max-value", "q-value"))
 @pytest.mark.parametrize("kind", SINGLE)
 def test_generic_tables_are_exact(kind, mode):

@@ -52,6 +52,7 @@ def test_operators_of_a_row_exist(target):
     assert by_name(target.name) is target
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "case, row, kinds",
     (
@@ -170,6 +171,7 @@ def test_what_others_read_is_requantized_for_a_concatenation():
 ROWS_IN_PSRAM = "-m t0:psram,t1:psram,t2_q:psram"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "case, args",
     (

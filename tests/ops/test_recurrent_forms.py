@@ -268,6 +268,7 @@ def constant_states(kind, how, direction="forward"):
     return net.graph(net.linear(flat, (count * H, 3)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", FEW)
 @pytest.mark.parametrize("how", first(1, ("one sample", "repeated")))
 @pytest.mark.parametrize("direction", first(1, ("bidirectional", "forward")))

@@ -64,6 +64,7 @@ def attention(opset):
     return net.graph(net.node("Softmax", net.linear(pooled, (D, 5)), out="y", axis=-1))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("opset", (13, 17))
 @pytest.mark.parametrize(
     ("platform", "mode"),
@@ -283,6 +284,7 @@ def outcome(model, platform, mode, **settings):
     return result, left, 10 * np.log10(np.sum(want**2) / np.sum((got - want) ** 2))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("platform", "mode"), PLATFORMS)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in VARIANTS else []) for n in FORMS])
 def test_form(name, platform, mode):
@@ -310,6 +312,7 @@ def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
     assert any("lies behind" in finding.value for finding in left.findings)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("platform", "mode"), PLATFORMS)
 @pytest.mark.parametrize("mask", (at_run_time, chosen_at_run_time))
 def test_mask_of_an_input(mask, platform, mode):

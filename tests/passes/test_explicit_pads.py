@@ -18,6 +18,7 @@ def pads_of(model, kind="Conv"):
     return next(ir.attr(node, "pads") for node in model.graph if node.op_type == kind)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "mode, stride, kernel",
     list(itertools.product(("SAME_UPPER", "SAME_LOWER", "VALID"), ("1, 1", "2, 1", "3, 2"), ((3, 3), (2, 4), (1, 5)))),

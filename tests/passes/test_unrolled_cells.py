@@ -98,6 +98,7 @@ def _agrees(model, platform, seed=3):
     return 10 * np.log10(sum(float((a**2).sum()) for a, _ in pairs) / max(noise, 1e-30))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ("generic", "venus"))
 @pytest.mark.parametrize("time", ("first", "second", "turned"))
 @pytest.mark.parametrize("steps", (1, 2, 3))

@@ -44,6 +44,7 @@ def sqnr(made):
 # ---- what the tools wrote ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WRITTEN)
 def test_on_generic_every_scale_is_taken_over(name):
     made = lo.quantize(MODEL, FEED, platform="generic", plan=read_plan(FILES / name))
@@ -65,6 +66,7 @@ def test_the_versions_of_aimet_say_the_same():
             assert np.array_equal(plan.tensors[tensor].zero_points, plans[0].tensors[tensor].zero_points)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WRITTEN)
 def test_on_a_chip_scales_become_powers_of_two(name):
     made = lo.quantize(MODEL, FEED, platform="venus", plan=read_plan(FILES / name))
@@ -278,6 +280,7 @@ def test_damage_is_told_in_one_line(tmp_path, name):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WRITTEN)
 def test_damage_at_random(tmp_path, name):
     """Law: a value that is put in the place of another is read, or refused in one line; never anything else."""

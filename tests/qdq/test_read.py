@@ -62,6 +62,7 @@ def text(body, opset=13, **constants):
 # ---- onnxruntime's ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings",
     (
@@ -206,6 +207,7 @@ def test_requantize_takes_the_weights_alone(tmp_path):
 # ---- our own ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings",
     ({"platform": "venus"}, {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),

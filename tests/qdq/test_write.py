@@ -38,6 +38,7 @@ def counts(made, found, feeds):
     return {row.tensor: row.worst for row in differences(made, found, feeds)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings",
     ({"platform": "venus"}, {"platform": "generic"}, FREE, MOVED),

@@ -98,6 +98,7 @@ def line():
     return net.graph(net.node("MatMul", t, w, out="y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", NAMES)
 @pytest.mark.parametrize("build", first(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__)
 def test_networks(build, platform):
@@ -262,6 +263,7 @@ def test_convolutions(kind, q_o, platform):
         agrees("Conv2dInt", [array(1, 6, 7, 8)], [weight, bias], platform, group=group, **attrs, **geometry)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", NAMES)
 @pytest.mark.parametrize("bits", (8, 16, 32))
 @pytest.mark.parametrize("q_o", (5, 11, 12))

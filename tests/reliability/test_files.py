@@ -157,6 +157,7 @@ def test_names_in_a_readme_are_shown_as_they_are() -> None:
     assert literal("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x>\\n# c&#96;d&#96;"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["labels", "label", "x.npy", "a|b<i>", "file", "日本"])
 def test_verify_takes_golden_inputs_of_any_name(here: Here, name: str) -> None:
     """What deploy wrote for `verify` is what verify takes."""

@@ -25,6 +25,7 @@ def expected(found):
     return {f"{reader}[{index}]": [writer, output, scale] for reader, index, writer, output, scale in found["edges"]}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case["refused"]])
 def test_repaired(name, tmp_path):
     """The edges named carry one Dequant of that scale, all others none; a second repair changes nothing."""
@@ -51,6 +52,7 @@ def test_refused(name, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.right.onnx")), ids=lambda path: path.name.partition(".")[0])
 def test_right_stays(path, tmp_path):
     """The right graph of each case is written byte for byte."""
@@ -59,6 +61,7 @@ def test_right_stays(path, tmp_path):
     assert fixed.save(tmp_path / "same.onnx").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_names_stay(name):
     """Nodes other than Dequant and Identity stay, under their names, with their attributes and outputs' readers."""

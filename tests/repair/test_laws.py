@@ -52,6 +52,7 @@ def made(build, platform):
     return model, feeds, outputs(model, feeds)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ROWS)
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_own_graphs_stay(build, platform, tmp_path):
@@ -118,6 +119,7 @@ def test_mended_has_the_same_edges(path, damages, seed):
     assert {reader: where[2] for reader, where in edges(fixed).items()} == {r: where[2] for r, where in want.items()}
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not VENDOR.is_dir(), reason="the whole networks are not there")
 @pytest.mark.parametrize("path", sorted(VENDOR.glob("*.onnx")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("seed", range(3))

@@ -85,6 +85,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_batch_gives_the_same_numbers(kind):
     """Law: any split of a batch gives the same floats, bit by bit, wherever they stand in memory."""

@@ -78,6 +78,7 @@ def _difference(name):
     return ""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "key", GROUPS, ids=lambda key: f"{key[0]}-{key[1]}" + (f"-with-{key[2]}" if key[2] not in (None, key[1]) else "")
 )

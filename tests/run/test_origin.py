@@ -45,6 +45,7 @@ def attention():
 NETS = (recurrent, attention, nets.residual, nets.depthwise, nets.concat, nets.asymmetric, nets.branches)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ["venus", "generic"])
 @pytest.mark.parametrize("build", first(3, NETS), ids=lambda build: build.__name__)
 def test_what_was_just_made_is_never_called_broken(build, platform, tmp_path):

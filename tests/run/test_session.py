@@ -124,6 +124,7 @@ def test_what_does_not_fit_cannot_be_forced(branches, x, array):
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("net", nets.NETS, ids=lambda net: net.__name__)
 @pytest.mark.parametrize("platform", ("venus", "generic"))
 def test_any_batch_split(net, platform):

@@ -80,6 +80,7 @@ def test_an_unknown_word_is_a_usage_error():
     assert CliRunner().invoke(cli.main, ["schema", "plans"]).exit_code == 2
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "arguments",
     (

@@ -53,6 +53,7 @@ def types(proto):
 # ---- what is right -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", NAMES)
 @pytest.mark.parametrize("build", first(2, NETS), ids=lambda f: f.__name__)
 def test_what_quantize_writes(build, platform, tmp_path):

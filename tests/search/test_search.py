@@ -57,6 +57,7 @@ def base_of(net, **options):
 # ---- the ladder --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NETS)
 def test_groups_keep_what_shares_a_scale_together(name):
     """Law: every layer is in one group, and tensors that share a scale are in the same."""

@@ -45,6 +45,7 @@ def expected(acc, rescale, axis):
 KINDS = st.sampled_from(some(3, [(np.int8, np.int8), (np.int8, np.int8), (np.int16, np.int8), (np.int16, np.int16)]))
 
 
+@pytest.mark.sweep
 @PATHS
 @pytest.mark.parametrize(("group", "own", "each"), [(1, 5, 18), (3, 2, 3), (20, 1, 1), (4, 1, 2)])
 def test_conv(fast, group, own, each):

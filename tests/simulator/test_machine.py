@@ -106,6 +106,7 @@ def reference():
     return run(compile(network(), INPUT, block=1, threads=1), feed(7))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block", "threads"), list(itertools.product([1, 2, 3, 7, 100, None], [1, 2, 5])))
 def test_blocks_and_threads_do_not_change_an_integer(reference, block, threads):
     equal(run(compile(network(), INPUT, block=block, threads=threads), feed(7)), reference)

@@ -49,6 +49,7 @@ def both(name, kernel, *arrays, **options):
         return got, run(kernel, *arrays, **options)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_a_row_gives_the_integers_of_the_plain_loops(name, window):
@@ -84,6 +85,7 @@ def test_a_row_gives_the_products_of_the_plain_loops(name, seed, rows, inputs, o
     same(got, want, rescale.dtype)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", HERE)
 def test_wide_weights_and_a_tall_image_in_bands(name):
     rng = np.random.default_rng(1)
@@ -113,6 +115,7 @@ def followed(curve, x, width, out):
     follow_all(curve, x, 2, width, out)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
 @pytest.mark.parametrize("function", ["sigmoid", "tanh"])
@@ -136,6 +139,7 @@ def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
         assert (out[:, :2] == 77).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_curve_compiles_on_any_machine_with_whole_vectors(one, wide):
@@ -179,6 +183,7 @@ INSTRUCTIONS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("form", ["shift", "scale", "sums"])

@@ -84,6 +84,7 @@ def test_impossible_zero_points_are_refused():
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @PATHS
 @pytest.mark.parametrize(("group", "own", "each"), [(1, 5, 18), (3, 2, 3), (20, 1, 1), (4, 1, 2)])
 def test_conv(fast, group, own, each):

@@ -49,7 +49,7 @@ def test_any_cases_show_each_value(cases):
 
 
 CASES = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 2), st.sets(st.sampled_from(["slow", "deep", "other"]))),
+    st.tuples(st.integers(0, 4), st.integers(0, 2), st.sets(st.sampled_from(["slow", "deep", "sweep"]))),
     min_size=1,
     max_size=30,
     unique_by=lambda case: case[:2],
@@ -59,10 +59,10 @@ CASES = st.lists(
 @examples(100)
 @given(CASES)
 def test_both_tiers_together_show_each_value(drawn):
-    """Nothing that is not marked deep is lost; the fast tier has few cases, and none twice."""
+    """Nothing that is not marked deep is lost; the fast tier has few cases of a sweep, and none twice."""
     cases, marks = [case[:2] for case in drawn], [case[2] for case in drawn]
     fast, slow = select_cases(cases, marks, "fast"), select_cases(cases, marks, "slow")
-    assert len(fast) <= MAX_CASES
+    assert len(fast) <= MAX_CASES or not any("sweep" in marks[index] for index in fast)
     assert not set(fast) & set(slow)
     allowed = [index for index in range(len(cases)) if "deep" not in marks[index]]
     assert {*fast, *slow} <= set(allowed)
@@ -81,12 +81,18 @@ INVENTED = """
 import pytest
 from hypothesis import given, strategies as st
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("b, c", [(0, 0), (0, 1)])
 @pytest.mark.parametrize("a", range(3))
 def test_product(a, b, c): pass
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(["a"], [(i,) for i in range(40)])
 def test_many(a): pass
+
+@pytest.mark.parametrize("b", range(2))
+@pytest.mark.parametrize("a", range(5))
+def test_cheap(a, b): pass
 
 @pytest.fixture(params="xyz")
 def letter(request): return request.param
@@ -109,9 +115,19 @@ def test_plain(): pass
 @given(st.integers())
 def test_random(x): pass
 """
-FAST = {"product": 2, "many": 2, "fixture": 2, "deeper": 1, "plain": 1, "random": 1}
-SLOW = {"product": 1, "many": 38, "fixture": 1, "all_slow": 2, "slow": 1, "random": 1}
-ALL = {"product": 6, "many": 40, "fixture": 6, "deeper": 2, "all_slow": 2, "slow": 1, "plain": 1, "random": 1}
+FAST = {"product": 2, "many": 2, "cheap": 5, "fixture": 3, "deeper": 1, "plain": 1, "random": 1}
+SLOW = {"product": 1, "many": 38, "all_slow": 2, "slow": 1, "random": 1}
+ALL = {
+    "product": 6,
+    "many": 40,
+    "cheap": 10,
+    "fixture": 6,
+    "deeper": 2,
+    "all_slow": 2,
+    "slow": 1,
+    "plain": 1,
+    "random": 1,
+}
 
 
 def collect(folder, tier, *arguments):
@@ -123,12 +139,13 @@ def collect(folder, tier, *arguments):
     return Counter(line.partition("::test_")[2].partition("[")[0] for line in lines)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("tier, expected", (("fast", FAST), ("slow", SLOW), ("all", ALL)))
 def test_what_a_tier_collects(tier, expected, tmp_path):
     """The real hooks, in a process of their own."""
     (tmp_path / "test_invented.py").write_text(INVENTED)
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    markers = "[pytest]\nmarkers =\n  slow: slow\n  deep: deep\n"
+    markers = "[pytest]\nmarkers =\n  slow: slow\n  deep: deep\n  sweep: sweep\n"
     (tmp_path / "pytest.ini").write_text(markers)
     assert collect(tmp_path, tier) == expected
     if tier == "fast":

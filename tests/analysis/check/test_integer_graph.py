@@ -149,6 +149,7 @@ def test_every_measured_fault_is_reported():
         assert len(lo.check(GOLDEN / f"{case['name']}.onnx", platform=case["platform"])), case["name"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_half_a_node_is_judged(form):
     """A node that lacks inputs or sizes, or has a number where a list belongs, is no crash of the check."""

@@ -72,11 +72,13 @@ def check_fault(net, kind):
     assert found.kind in spoiled.causes, message
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", (scale_small, concat_scale, scale_large), ids=lambda kind: kind.__name__)
 def test_a_wrong_scale_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "kind", (bias_saturates, channels_swapped, missing_relu, wrong_pads), ids=lambda kind: kind.__name__
 )

@@ -44,6 +44,7 @@ def by_hand(both):
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("metric", ("L1", "mse", "cosine", "SQNR", "Atol"))
 @pytest.mark.parametrize("batch", (1, 7, 64))
 def test_worst_by_hand(both, metric, batch):

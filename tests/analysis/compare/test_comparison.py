@@ -55,6 +55,7 @@ def told(comparison: Comparison) -> dict:
     return json.loads(json.dumps(plain_values(comparison.to_dict()), allow_nan=False))
 
 
+@pytest.mark.sweep
 def test_each_finding_breaks_the_limit_that_it_names(compared) -> None:
     for finding in told(compared)["findings"]:
         if finding["kind"] not in NUMBERS or "weights" in finding["measured"]:

@@ -25,6 +25,7 @@ def spoiled(graph, tensor):
     return copy
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("net", (depthwise, asymmetric, branches))
 def test_every_tensor_of_both_is_measured(net):
     """The plan in float and the integers are both near the float model, tensor by tensor, and near each other."""

@@ -44,6 +44,7 @@ def run(net, **more):
 COARSE = {"platform": "generic", "overrides": {"t7": {"scale": 1.0}}}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("metric", ("L1", "mse", "KL", "Cosine", "SQNR"))
 @pytest.mark.parametrize("all_but_one", (False, True))
 def test_the_spoiled_layer_comes_first(metric, all_but_one):
@@ -99,6 +100,7 @@ def test_kinds_and_what():
         assert all(by_pair[row.name, row.kind] == row.values for row in rows[part])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model", ("digits_lstm", "digits_gru", "digits_attention"))
 def test_other_kinds_of_nets(model):
     found = sensitivity(

@@ -18,6 +18,7 @@ from tests.analysis.sensitivity.helpers import NETS, data, engine_of, planned, u
 from tests.examples import examples
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NETS)
 def test_pieces_are_the_model(name):
     """Law: the pieces, one after another, give what the whole model gives."""
@@ -30,6 +31,7 @@ def test_pieces_are_the_model(name):
         np.testing.assert_allclose(base.tensors[output], whole[output], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ["generic", "venus"])
 @pytest.mark.parametrize("name", NETS)
 def test_everything_rounded_is_the_simulator(name, platform):

@@ -55,6 +55,7 @@ def proof(made, folder=None):
     return attempt(made.program, made.parts, folder or made.folder, made.calls, made.feeds)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("which", ("several", "stream", "alone"))
 def test_proved(which, request):
     """Chip parts, borders, host parts, states and the known-answer test, without a warning on our own C."""
@@ -137,6 +138,7 @@ def _less(match):
     return f"{match[1]}+{int(match[2]) - 1}f"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults(fault, request, tmp_path):
     """Each is found: besides the samples, a proof runs inputs that are large, and halves between integers."""
@@ -233,6 +235,7 @@ def test_the_replay_is_no_weaker(several, tmp_path):
     assert not said.startswith("PASS")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("which", ("several", "stream", "alone"))
 def test_sanitizers(which, request, tmp_path):
     """AddressSanitizer and UBSan see nothing in the known-answer test."""
@@ -320,6 +323,7 @@ INJECTED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("what", INJECTED)
 def test_fault_injection(what, injected):
     """A return code each, and nothing behind the output's end is written."""

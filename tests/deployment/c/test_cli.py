@@ -64,6 +64,7 @@ def test_prefix_that_c_does_not_take(tmp_path, prefix):
     assert not (tmp_path / "board").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name, stem", (
     ("main", "main_model"), ("Math", "Math_model"), ("chip", "chip_model"), ("open", "open_model"), ("m", "m_model"),
     ("mains", "mains"), ("int", "int"),

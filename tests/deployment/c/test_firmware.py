@@ -128,6 +128,7 @@ int main(int argc, char **argv)
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("macro, want", (("COMMON", "-7"), ("PSRAM", "-7"), ("SHARED", "cannot be more"), ("", "0")))
 def test_too_little_memory(several, tmp_path, macro, want):
     """A code, or the compiler's word, and nothing is written past an array."""

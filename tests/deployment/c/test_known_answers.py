@@ -131,6 +131,7 @@ def test_a_wrong_integer_is_shown(made, tmp_path):
     assert run(folder) == f"FAIL: call 1, chip1 by itself, {end}"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("words, said", (
     (("--dumb", "x"), "usage: ./gap_test"), (("gap.pkg",), "usage: ./gap_test"),
     (("--dump", "nowhere"), "FAIL: call 0: gap_run returns -10"),

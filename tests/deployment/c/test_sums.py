@@ -45,6 +45,7 @@ def computed(text, call, folder, *arrays):
     getattr(ctypes.CDLL(str(made)), call)(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
 
 
+@pytest.mark.sweep
 @needs_generator
 @needs_compiler
 @pytest.mark.parametrize("name", OPERATORS)

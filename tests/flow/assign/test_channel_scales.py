@@ -80,6 +80,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 @pytest.mark.parametrize("build", [layers, line], ids=lambda f: f.__name__)
 def test_plan_graph_and_integers(build, settings):

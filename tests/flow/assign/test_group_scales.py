@@ -115,6 +115,7 @@ def test_factors_that_are_none():
 # ---- the whole way ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s['mode']}-{s['weight_bits']}")
 @pytest.mark.parametrize("build", [flat, rows], ids=lambda f: f.__name__)
 def test_plan_graph_and_integers(build, settings, tmp_path):
@@ -198,6 +199,7 @@ def test_a_layer_that_writes_floats():
 # ---- standard ONNX ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s['mode']}-{s['weight_bits']}")
 @pytest.mark.parametrize("build", [flat, rows], ids=lambda f: f.__name__)
 def test_blocked_dequantize_linear(build, settings, tmp_path):

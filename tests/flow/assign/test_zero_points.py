@@ -73,6 +73,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 @pytest.mark.parametrize("build", first(1, [layers, pairs, line]), ids=lambda f: f.__name__)
 def test_plan_graph_and_integers(build, settings):

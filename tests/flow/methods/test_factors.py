@@ -138,6 +138,7 @@ def test_relu6_saturates_exactly_at_six():
     assert {node.op_type for node in result.graph.graph} & {"Clip"} == set()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("gain_in", "gain_out"), [(1e4, 1.0), (1.0, 1e4), (1e5, 1e5), (1e-6, 1.0), (1.0, 1e-7)])
 def test_ranges_beyond_the_chip_are_scaled_by_the_host(gain_in, gain_out):
     """Inputs and outputs of any magnitude become chip-ready, with a Mul in the host part, at full accuracy."""

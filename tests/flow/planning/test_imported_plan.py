@@ -33,6 +33,7 @@ def again(text, **options):
     return nets.quantized(nets.shortcut(), plan=plan, platform=plan.platform, mode=plan.mode, **kept)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("options", first(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults")
 def test_a_plan_makes_the_file_again(options):
     """Law: whatever the settings, their plan alone gives the same bytes, and a plan of these bytes knows them."""

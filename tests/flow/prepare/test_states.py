@@ -363,6 +363,7 @@ def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> N
     assert found.keys() == of_steps != set()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
 def test_cells_that_are_wanted_on_the_host_leave_the_products_to_the_chip(platform: str) -> None:
     """All multiply-accumulates of the gates are the chip's, and not one sum of a cell."""

@@ -83,6 +83,7 @@ def test_with_data_nothing_is_said():
     assert KEY not in made.graph.metadata_props
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     [
@@ -149,6 +150,7 @@ def test_deploy_calibrates_on_its_input_and_says_so(files, tmp_path):
         api.deploy(NET, tmp_path / "c", data=iter([(DATA, None)]))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "call",
     [

@@ -96,6 +96,7 @@ def test_what_is_near_stays(monkeypatch):
     assert not told(made(model(), loud(160, 1)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings",
     (

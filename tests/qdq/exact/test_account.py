@@ -35,6 +35,7 @@ def equal(graph, found):
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", first(1, ("venus", "arcs", "venusA")))
 @pytest.mark.parametrize("net", first(3, NETS), ids=lambda net: net.__name__)
 def test_nets_on_chips_need_no_functions(net, platform):
@@ -50,6 +51,7 @@ def test_nets_on_chips_need_no_functions(net, platform):
     assert all(equal(made, with_functions.standard.graph))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("settings", (FREE, MOVED), ids=("free", "zero points"))
 @pytest.mark.parametrize("net", first(2, NETS), ids=lambda net: net.__name__)
 def test_free_scales_take_functions(net, settings):
@@ -63,6 +65,7 @@ def test_free_scales_take_functions(net, settings):
     assert write_exact(made, functions=False).approximate
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", first(1, ("venus", "arcs", "venusA")))
 @pytest.mark.parametrize("name", ("lstm", "gru", "attention"))
 def test_sequences(name, platform):

@@ -54,6 +54,7 @@ def windows(rng, seed):
     return net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(6))
 def test_strips_and_tiles_of_any_size_are_the_whole(seed):
     """Law: a run in any strips of columns, each in any tiles of rows, gives the same integers."""
@@ -103,6 +104,7 @@ def test_windows_side_by_side_are_whole_again():
     assert whole_windows(whole) is None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("change", ["pads", "weight", "order"])
 def test_what_only_looks_like_tiles_stays(change):
     """Windows with another weight, a padding in between or in another order are no tiles of one."""
@@ -148,6 +150,7 @@ def test_convolutions_in_parts_of_their_outputs(chip):
     assert not any(step.made == "part" for step in read.other(copy).ready.net.steps)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("chip", "memory"), [("venus", 9000), ("arcs", 20000), ("venusA", 14000)])
 def test_a_net_of_which_no_row_fits(chip, memory):
     """Three rows of the map are larger than the shared memory: strips make it ready, with the same integers."""

@@ -109,6 +109,7 @@ def reread(graph):
     return [node.op_type for node, count in zip(graph.graph, quants, strict=True) if any(n > 1 for n in count.values())]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(
     ("net", "op_type", "row"),
@@ -179,6 +180,7 @@ def test_layer_norm_has_an_axis_of_rows(monkeypatch, platform, sizes, outputs):
     assert [shape(n.inputs[0]) for n in nodes(after, "LayerNormInt")] == [(1, int(np.prod(sizes[:-1])), sizes[-1])]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("sizes", "wide"), (((4, 2), 4), ((4, 3), 6), ((3,), 6), ((2, 3, 2), 4), ((4, 1), 4)))
 def test_short_lines_stand_several_times_side_by_side(monkeypatch, sizes, wide):
     """The rows ln_venus_t2_m4 and ln_venus_t3_m4.
@@ -245,6 +247,7 @@ def lstm(units, steps, width, direction="forward", layers=1, last=False):
     return net.graph("y", net.linear(state, (width, 3), out="z"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "model",
     (

@@ -77,6 +77,7 @@ NETS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize("net", first(5, NETS))
 def test_what_is_written_is_right(monkeypatch, net, platform):

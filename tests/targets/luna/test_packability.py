@@ -48,6 +48,7 @@ def check(name, platform):
     assert verdict.right
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", packable.CHIPS)
 @pytest.mark.parametrize("name", first(len(OWN) + 3, [*OWN, *ZOO]))
 def test_gate(name, platform):
@@ -183,6 +184,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SPOILED)
 def test_the_judge_can_fail(name, good):
     """Each kind of mistake is found in some graph that was right before."""

@@ -150,6 +150,7 @@ def test_runs_of_other_layers(net, platform, monkeypatch):
     same(feed, tiled, whole)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(10))
 def test_any_run_in_any_number_of_tiles(seed):
     """Law: whatever kernels, strides, pads and dilations, the tiles together are the whole."""
@@ -194,6 +195,7 @@ def test_any_run_in_any_number_of_tiles(seed):
     assert done
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(6))
 def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
     """Law: LeakyRelu as chips write it and pools with pads, in any number of tiles, are the whole."""
@@ -453,6 +455,7 @@ def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
     assert "shared memory" in {finding.node for finding in choose(found.graph, VENUS).verdict.findings}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("build", "platform"),
     [(wide_sigmoid, "venus"), *((build, name) for build in (residual, strided) for name in ROWS)],

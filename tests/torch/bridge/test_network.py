@@ -134,6 +134,7 @@ def test_a_curve_behind_16_bits():
     assert bridge.plan.tensors["z"].bits == 16
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("net", "row"),
     first(4, sorted(itertools.product(NETS, ROWS), key=lambda pair: pair not in FEW)),

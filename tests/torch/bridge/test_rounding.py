@@ -160,6 +160,7 @@ def loss(x, log2, target, probe=None):
     return ((y - target).square() + 0.3 * y).mean()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("log2", (0.7, 1.5, 2.2, 3.5, 5.0))
 def test_scale_gradient_in_expectation(log2):
     """The loss over many numbers is smooth in the scale: its slope is the gradient, to 5 % (or 2e-4).
@@ -244,6 +245,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SMOOTH)
 def test_slopes_of_what_is_linear_in_each_input(name):
     """Sums and products: the slope along any direction, to 1e-4 of its size."""

@@ -70,6 +70,7 @@ def test_gradient_of_a_scale(scale, zero):
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 @pytest.mark.parametrize("build", first(1, [layers, pairs, line]), ids=lambda f: f.__name__)
 def test_whole_nets(build, settings):

@@ -102,6 +102,7 @@ def initialised(name, seed=0, **settings):
     return net, x
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 def test_trained_and_saved_are_the_same_integers(name, tmp_path):
     """Every parameter is trained; the checkpoint gives the same outputs elsewhere, and the same graph."""
@@ -122,6 +123,7 @@ def test_trained_and_saved_are_the_same_integers(name, tmp_path):
     np.testing.assert_array_equal(simulated(tmp_path / "0.onnx", x), want)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_against_finite_differences(name):
     """Those of P and R in 16 bits are near the finite differences of the float net, in float64."""

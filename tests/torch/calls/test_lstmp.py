@@ -238,6 +238,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sweep
 @each
 @pytest.mark.parametrize("name", MODELS)
 def test_export(name, exporter, tmp_path):
@@ -312,6 +313,7 @@ def quantized(model, args, path, **settings):
     return lo.quantize(path, **settings)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "platform, fast",
     (

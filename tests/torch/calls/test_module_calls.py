@@ -161,6 +161,7 @@ def test_evaluation_is_the_simulator(done, tmp_path):
         np.testing.assert_array_equal(numbers(net, some), simulated(tmp_path / "net.onnx", some))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "kind, shape, row",
     first(

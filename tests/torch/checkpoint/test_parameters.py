@@ -68,6 +68,7 @@ WRAPPINGS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WRAPPINGS)
 def test_fits(name, cnn, tmp_path):
     """The graph computes what the checkpoint's module computes, before and after normalisation."""
@@ -98,6 +99,7 @@ def test_batch_norm_folds_what_was_loaded(cnn):
     assert np.abs(result.session()(x.numpy()) - want).max() < 0.05 * np.abs(want).max()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", (nn.LSTM, nn.GRU))
 @pytest.mark.parametrize("settings", ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False}), ids=str)
 def test_recurrent(kind, settings, tmp_path):
@@ -151,6 +153,7 @@ def changed(state, **changes):
     return {name: tensor for name, tensor in state.items() if tensor is not None}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "changes, message",
     (

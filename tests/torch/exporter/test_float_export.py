@@ -98,6 +98,7 @@ def test_equal_parameters_stay_apart(exporter, out):
     assert held == {name for name in model.state_dict() if "num_batches" not in name}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", (nn.LSTM, nn.GRU))
 @pytest.mark.parametrize("settings", ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False}), ids=str)
 @each
@@ -261,6 +262,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMS)
 @each
 def test_dynamic_axes(exporter, form, out):
@@ -385,6 +387,7 @@ def flags(model):
     return {name: part.training for name, part in model.named_modules()}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model, works", ((Cnn, True), (Unsupported, False)))
 @each
 def test_the_module_is_as_it_was(exporter, model, works, out):
@@ -550,6 +553,7 @@ def test_called():
 # ---- quantization of what was exported ---------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model, shape", ((Cnn, (2, 6, 6)), (Rnn, (5, 4)), (Attention, (5, 8))))
 @each
 def test_quantize(exporter, model, shape):

@@ -185,6 +185,7 @@ def test_frozen_layers_keep_their_weights():
     assert not all(same.values())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings, words",
     (

@@ -96,6 +96,7 @@ RULES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule(rule):
     """The row is called wrong by this rule alone."""

@@ -102,6 +102,7 @@ def test_noise_is_told_as_the_range(tmp_path):
     assert 0.02 < row.spread < 0.15
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
