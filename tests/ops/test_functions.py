@@ -3,9 +3,12 @@
 from itertools import product
 
 import numpy as np
+import pytest
 
+from lingeronnx.errors import ModelError
 from lingeronnx.formats import functions
 from lingeronnx.graph import operators
+from lingeronnx.ops.functions.activation import bounds
 from lingeronnx.ops.functions.masks import masked_at_run_time
 from lingeronnx.plan import Affine
 from tests.each import check_each
@@ -54,3 +57,9 @@ def test_a_table_is_recognized_as_its_function():
         assert functions.function_of(table, x, o, name) is None
 
     check_each(check, sorted(operators.FUNCTIONS.keys() - OTHER_NAMES))
+
+
+def test_a_bound_of_several_numbers_is_refused():
+    model = graph("g (float[N,4] x) => (float[N,4] y) { y = Clip(x, low) }", low=np.zeros(2, np.float32))
+    with pytest.raises(ModelError, match="Clip .*: min holds 2 numbers; it must be one"):
+        bounds(model.graph[0])

@@ -257,3 +257,18 @@ def test_the_reference_evaluator_can_be_imported_afterwards():
     code = "import lingeronnx as lo; lo.register_schemas(); import onnx.reference"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("op_type", ("LSTMInt", "GRUInt", "LinearInt"))
+@pytest.mark.parametrize("declared", (TensorProto.FLOAT, TensorProto.INT8))
+def test_last_states_are_real_where_the_graph_says_so(op_type, declared):
+    """A recurrent node says so by its attribute; the outputs of other operators are what they are."""
+    node = helper.make_node(op_type, ["x"], ["y", "h"], domain=DOMAIN)
+    values = [
+        helper.make_tensor_value_info(name, kind, [1]) for name, kind in (("y", TensorProto.INT8), ("h", declared))
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.INT8, [1])]
+    copy = as_thinker(helper.make_model(helper.make_graph([node], "g", inputs, values)))
+    types = [attribute.i for attribute in copy.graph.node[0].attribute if attribute.name == "state_type"]
+    is_recurrent = op_type != "LinearInt"
+    assert types == ([TensorProto.FLOAT] if is_recurrent and declared == TensorProto.FLOAT else [])
