@@ -90,6 +90,11 @@ def check(cases, platform, path):
 PLATFORMS = ("generic", "venus", "arcs", "venusA")
 
 
+def test_plain_node_cases(cases, tmp_path):
+    """Operators that every platform has are quantized."""
+    assert check({name: cases[name] for name in MUST}, "generic", tmp_path / "case.onnx") == {*MUST}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # zeros, infinities and NaN in onnx's data
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -13,7 +13,7 @@ from lingeronnx.errors import LingerOnnxError
 from tests.onnx_files.helpers import proto, rand
 from tests.passes.helpers import positive
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.sweep
 
 SECONDS = 20  # one mutation may take: more is a hang
 ROUNDS = 40  # mutations of each model and kind

@@ -22,8 +22,6 @@ from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import VENUS
 from tests.nets import residual
 
-pytestmark = pytest.mark.slow  # each starts processes, which import everything anew
-
 
 @dataclass(frozen=True)
 class Squares:
@@ -68,6 +66,7 @@ def test_order_and_once_per_worker(tmp_path):
     assert f"started-{os.getpid()}" not in os.listdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_items_are_taken_when_needed(tmp_path):
     """Law: no more than two items for each worker are out at a time, so that data need not fit the memory."""
     out, most = 0, 0
@@ -84,6 +83,7 @@ def test_items_are_taken_when_needed(tmp_path):
     assert most <= 3
 
 
+@pytest.mark.slow
 def test_errors_come_through(tmp_path):
     with pytest.raises(DataError, match="^-3 is negative$"):
         list(spread(Squares(tmp_path), [1, -3, 2], workers=1))
@@ -129,6 +129,7 @@ def two():
     return net, result.graph, data
 
 
+@pytest.mark.slow
 def test_evaluate_is_the_same_to_the_last_bit(tmp_path):
     """Law: processes change no bit of a metric, with labels and without, for float and integer models."""
     net, graph, data = two()
@@ -175,6 +176,7 @@ def test_a_session_travels():
         pickle.dumps(Session(graph, platform=own))
 
 
+@pytest.mark.slow
 def test_evaluate_command(tmp_path):
     net, _, data = two()
     ir.save(net, tmp_path / "net.onnx")
@@ -201,6 +203,7 @@ def cluster():
         yield made.scheduler_address
 
 
+@pytest.mark.slow
 def test_cluster_order_and_once_per_worker(tmp_path, cluster):
     assert list(spread(Squares(tmp_path), range(20), cluster=cluster)) == [n * n for n in range(20)]
     assert set(counts(tmp_path, "started")) == {1}
@@ -209,6 +212,7 @@ def test_cluster_order_and_once_per_worker(tmp_path, cluster):
         list(spread(Squares(tmp_path), [1, -3, 2], cluster=cluster))
 
 
+@pytest.mark.slow
 def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
     """Law: the items of a worker that dies are worked on by another; nothing is lost or comes twice; it is named."""
     assert list(spread(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [n * n for n in range(20)]
@@ -218,12 +222,14 @@ def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
     assert re.fullmatch(r"the cluster lost the worker tcp://\S+; its work goes to the other \d", told[0])
 
 
+@pytest.mark.slow
 def test_evaluate_on_a_cluster(cluster):
     net, graph, data = two()
     alone = evaluate(graph, data, metric="sqnr", baseline=net, batch=4)
     assert evaluate(graph, data, metric="sqnr", baseline=net, batch=4, cluster=cluster) == alone
 
 
+@pytest.mark.slow
 def test_no_cluster_there(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
     from lingeronnx.run import cluster as module

@@ -16,9 +16,8 @@ from tests.examples import examples
 from tests.simulator.helpers import SEEDS, integers
 from tests.torch.bridge.faked import equal, exact, few, simulated, tensor
 
-pytestmark = pytest.mark.slow  # most cases are compiled anew
 
-
+@pytest.mark.slow
 @examples(12, derandomize=True)  # most of them are compiled anew
 @given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)), st.sampled_from((8, 16)), st.integers(0, 1))
 def test_recurrent(data, seed, kind, bits, time_axis):
@@ -101,6 +100,7 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
         assert t.grad.any(), key
 
 
+@pytest.mark.slow
 def test_a_sample_waits_beyond_its_end():
     """What lies there, and a state that no step reads, is without influence; an empty sample keeps its state."""
     rng = np.random.default_rng(3)

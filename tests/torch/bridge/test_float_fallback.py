@@ -19,7 +19,6 @@ from simulator.kernel import Spec
 from tests.examples import examples
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow  # hundreds of cases
 
 from lingeronnx.torch.bridge.fake_common import At  # noqa: E402
 from lingeronnx.torch.bridge.float_fallback import FLOATS, TorchFallback  # noqa: E402
@@ -129,6 +128,7 @@ def _usual(array):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch warns of a view's strides
 def test_node_cases(cases):
     """Every case of onnx gives its numbers, and every operator of the table has one."""
@@ -150,6 +150,7 @@ def test_node_cases(cases):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_gradients(cases):
     """Where the numbers follow the inputs, the gradient is the numerical one (float64, tolerance 1e-5)."""
     done, random = set(), torch.Generator().manual_seed(0)
@@ -297,6 +298,16 @@ def test_onnxruntimes_own_way():
     for mode in ("linear", "cubic"):
         agrees("Resize", [x, None, scales], opset=13, mode=mode, coordinate_transformation_mode="align_corners")
     agrees("GlobalLpPool", [np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)], p=3)
+
+
+@pytest.mark.parametrize("corners", ((0.0, 1.0), (0.1, 0.6), (-0.3, 1.2)))
+def test_resize_of_a_region(corners):
+    """Beyond the picture the extrapolation value stands, also for places in the last pixel's other half."""
+    x = np.arange(1, 25, dtype=np.float32).reshape(1, 1, 4, 6)
+    first, last = corners
+    roi = np.array([0, 0, first, first, 1, 1, last, last], np.float32)
+    options = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0, "mode": "linear"}
+    agrees("Resize", [x, roi, None, np.array([1, 1, 5, 9], np.int64)], opset=13, **options)
 
 
 OLD = (

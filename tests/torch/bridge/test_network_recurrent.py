@@ -29,9 +29,11 @@ def layers():
     simple, every = ("LSTM", "forward"), itertools.product(("LSTM", "GRU"), recurrent.DIRECTIONS, ROWS)
     for kind, way, row in every:
         mark = pytest.mark.slow if row in ALWAYS or (kind, way) == simple else pytest.mark.deep
-        yield pytest.param(kind, way, row, marks=mark)
+        is_fast = way == "forward" and row == "generic"
+        yield pytest.param(kind, way, row, marks=() if is_fast else mark)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("build", (recurrent.sequence, recurrent.classifier), ids=lambda build: build.__name__)
 @pytest.mark.parametrize("reset", (0, 1))
 @pytest.mark.parametrize(("kind", "direction", "row"), [*layers()])
