@@ -24,6 +24,7 @@ import dataclasses
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -129,11 +130,15 @@ def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tu
 
 
 def read_failure(report: Path) -> tuple[str, str]:
-    """Read the first failed test and its message from pytest's XML report; empty texts if none failed."""
+    """Read the first failed test and its message from pytest's XML report; empty texts if none failed.
+
+    Folders are left out of the message: the journal is kept, and those of a clone are temporary.
+    """
     for case in ElementTree.parse(report).iter("testcase"):
         for problem in case:
             if problem.tag in ("failure", "error"):
-                return name_test(case), (problem.get("message") or "").partition("\n")[0][:150]
+                message = (problem.get("message") or "").partition("\n")[0]
+                return name_test(case), re.sub(r"/(?:[^/\s]+/)+", ".../", message)[:150]
     return "", ""
 
 

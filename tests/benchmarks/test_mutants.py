@@ -94,3 +94,16 @@ def test_the_journal_names_drawn_mutants_only():
     rows = [json.loads(line) for line in mutants.JOURNAL.read_text().splitlines()]
     assert len(kept) == 60
     assert {row["mutant"] for row in rows} <= {mutant.number for mutant in kept}
+
+
+def test_a_failure_is_read_without_temporary_folders(tmp_path):
+    report = tmp_path / "report.xml"
+    failure = '<failure message="DataError: no file at /home/a/b/notes.txt: give one&#10;more"/>'
+    case = f'<testcase classname="tests.run.test_a" name="test_b[1]">{failure}</testcase>'
+    report.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    assert mutants.read_failure(report) == (
+        "tests/run/test_a.py::test_b[1]",
+        "DataError: no file at .../notes.txt: give one",
+    )
+    report.write_text("<testsuites/>")
+    assert mutants.read_failure(report) == ("", "")
