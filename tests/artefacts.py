@@ -1,6 +1,6 @@
 """Expensive results that several tests need, built once per run and shared between the test processes.
 
-An artefact is keyed by a hash of the sources, of the function's name and of everything that it is built from. The first
+An artefact is keyed by a hash of the sources, of its kind and of everything that it is built from. The first
 process that asks for it builds it, under a file lock; the others wait and load it. Every caller gets a copy of its own,
 so that a test may modify what it gets.
 
@@ -10,6 +10,7 @@ a second run with the same sources builds nothing anew.
 
 from __future__ import annotations
 
+import atexit
 import copyreg
 import fcntl
 import functools
@@ -65,9 +66,10 @@ def source_digest() -> str:
 
 @functools.cache
 def build_folder() -> Path:
-    """Return the folder of this run's artefacts; make it, and remember to remove it, where no process did before."""
+    """Return the folder of this run's artefacts. Outside pytest, make one that this process removes when it ends."""
     if FOLDER not in os.environ:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="lingeronnx-artefacts-")
+        atexit.register(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True)
     return folder

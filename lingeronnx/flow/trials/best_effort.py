@@ -86,9 +86,8 @@ def _worse(best: Compared, other: Compared) -> str:
 
 def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
     """Log the verdict on a gain that was measured on samples set aside; return it."""
-    measured = {"gain_db": gain.value, "standard_error_db": gain.error, "worst_gain_db": gain.worst}
     criterion = {"mean_db": least, "errors": ERRORS}
-    return log_verdict("methods", accepted, criterion=criterion, measured=measured, label=label)
+    return log_verdict("methods", accepted, criterion=criterion, measured=gain.figures, label=label)
 
 
 def _score(compared_model: Compared) -> tuple[float, float]:

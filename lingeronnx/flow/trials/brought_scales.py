@@ -82,9 +82,8 @@ def _decided(
         f"measured on {_count(kept, feeds)} samples set aside: its scales as the platform holds them {each[0]:.1f} dB, "
         f"its weights alone quantized anew {each[1]:.1f} dB"
     )
-    measured = {"gain_db": found.value, "standard_error_db": found.error, "worst_gain_db": found.worst}
     criterion, accepted = {"mean_db": CLEAR, "errors": ERRORS}, found.clear(CLEAR, ERRORS)
-    if log_verdict("other_scales", accepted, criterion=criterion, measured=measured):
+    if log_verdict("other_scales", accepted, criterion=criterion, measured=found.figures):
         return anew(None).with_notes([f"{told}; the latter is taken (--no-requantize keeps the scales)"])
     return kept.with_notes([f"{told}; the scales are kept (--requantize takes the weights alone)"])
 

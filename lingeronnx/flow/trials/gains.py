@@ -41,6 +41,11 @@ class Gain:
         """Whether any sample tells a difference."""
         return self.value != 0 or self.error != 0
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures of a verdict in dB, by name, as `log_verdict` takes them."""
+        return {"gain_db": self.value, "standard_error_db": self.error, "worst_gain_db": self.worst}
+
     def hopeless(self, errors: float) -> bool:
         """Whether even so many standard errors more would be no gain."""
         return self.value + errors * self.error <= 0

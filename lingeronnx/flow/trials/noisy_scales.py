@@ -52,9 +52,8 @@ def with_finer_noisiest(compared_model: Compared, progress: Progress | None = No
             continue
         other = compared(prepared, replace(planned, plan=plan), exact, progress, explain=False)
         step = _gain(best, other)
-        measured = {"gain_db": step.value, "standard_error_db": step.error, "worst_gain_db": step.worst}
         criterion, accepted = {"mean_db": CLEAR, "errors": STEP_ERRORS}, step.clear(CLEAR, STEP_ERRORS)
-        if not log_verdict("noisiest", accepted, criterion=criterion, measured=measured):
+        if not log_verdict("noisiest", accepted, criterion=criterion, measured=step.figures):
             break
         best = other
         finer.append(names[-1])
